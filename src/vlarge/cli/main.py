@@ -1,0 +1,86 @@
+"""The console script `vlarge VERB …`: a verb is a file in this folder with a `HELP` line and `run(argv) -> exit code`.
+
+Only the verb that runs is imported, and a user's mistake ends in one line, never in a traceback.
+Exit codes: 0 good, 1 the answer is no, 2 bad input or usage, 3 undecided, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import ast
+import errno
+import importlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import vlarge
+
+EXAMPLE = "Example: vlarge train recipes/finetune.toml --data.path my_dataset   ·   vlarge VERB --help says more."
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code. `argv` leaves out the program's name."""
+    verb, *rest = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    if verb in ("-h", "--help"):
+        print(_help(verbs()))
+        return 0
+    if verb == "--version":
+        print(f"vlarge {vlarge.__version__}")
+        return 0
+    try:
+        return _run(verb, rest)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader of our output, such as `head`, has left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def verbs() -> dict[str, str]:
+    """Every verb with its one-line help, read without importing it."""
+    found = {path.stem: _help_line(path) for path in sorted(Path(__file__).parent.glob("*.py"))}
+    return {verb: line for verb, line in found.items() if line}
+
+
+def _help_line(path: Path) -> str:
+    """The text of the module's `HELP = "…"`; empty where there is none: such a file is not a verb."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id="HELP")], value=ast.Constant(value=str(text))):
+                return text
+    return ""
+
+
+def _help(lines: Mapping[str, str]) -> str:
+    width = max(map(len, lines))
+    listing = "\n".join(f"  {verb:<{width}}  {line}" for verb, line in lines.items())
+    return f"usage: vlarge VERB …\n\n{vlarge.__doc__}\n\n{listing}\n\n{EXAMPLE}"
+
+
+def _run(verb: str, argv: list[str]) -> int:
+    from vlarge.contracts import InputError
+
+    try:
+        if verb not in verbs():
+            from vlarge.recipe import nearest
+
+            raise InputError(f"unknown verb {verb}{nearest(verb, verbs()) or '; `vlarge --help` lists them'}")
+        code: int = importlib.import_module(f"vlarge.cli.{verb}").run(argv)
+        return code
+    except InputError as error:
+        return _fail(str(error))
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        place = f" while writing {error.filename}" if error.filename else ""
+        return _fail(f"the disk is full{place}: free some space and run the same command again")
+
+
+def _fail(message: str) -> int:
+    """One red line on stderr; exit code 2."""
+    line = f"error: {' '.join(message.splitlines())}"
+    colour = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+    print(f"\033[31m{line}\033[0m" if colour else line, file=sys.stderr)
+    return 2

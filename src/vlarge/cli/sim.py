@@ -1,0 +1,34 @@
+"""`vlarge sim`: the environments at hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from vlarge.cli.arguments import Command, choose
+
+HELP = "list the simulated environments at hand"
+
+
+@dataclass(frozen=True)
+class List:
+    """Print the name of every environment, one a line, as `--env` takes it.
+
+    Example: vlarge sim list
+    """
+
+    json: bool = False
+    """Print JSON."""
+
+
+def run(argv: Sequence[str]) -> int:
+    return choose("sim", {"list": Command(List, _list)}, argv)
+
+
+def _list(arguments: List) -> int:
+    from vlarge.sim import list_envs
+
+    names = list_envs()
+    print(json.dumps({"environments": names}, indent=2) if arguments.json else "\n".join(names))
+    return 0

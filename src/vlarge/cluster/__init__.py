@@ -1,0 +1,1 @@
+"""Scale planner, job launch, machine check."""

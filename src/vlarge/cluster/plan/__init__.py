@@ -1,0 +1,1 @@
+"""The scale planner (numpy only)."""

@@ -1,0 +1,172 @@
+"""The few types that pass between rooms: samples, packed batches, policies, environments, episode keys.
+
+Arrays here are numpy; a model turns them into tensors on its own device. Shape suffixes, one legend for the house:
+
+    B  samples in a batch            T  prefix tokens of the batch, one after the other (packed, never padded)
+    N  images of the batch           S  suffix tokens (valid action steps) of the batch, packed
+    H  height, or attention heads    A  action dimensions        P  patches of one image
+    W  width                         D  model width or head size   C  channels
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+# LeRobot's feature names, kept everywhere a user sees one.
+IMAGE_PREFIX = "observation.images."
+STATE = "observation.state"
+ACTION = "action"
+
+
+class InputError(ValueError):
+    """A user's mistake or a user's broken file: one line saying what was wrong, where, and what to do. Exit code 2."""
+
+
+class SampleId(NamedTuple):
+    """Names one sample for ever: noise, augmentation and logs are keyed by it."""
+
+    dataset: int
+    episode: int
+    frame: int
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One training sample, resized and normalised, not yet packed.
+
+    images: camera key -> uint8 [H, W, 3], present cameras only, in the dataset's order
+    prompt_ids: int64 token ids of the whole text prefix
+    state_A, actions_SA: float32, normalised; actions hold valid steps only (1 to action_horizon)
+    """
+
+    id: SampleId
+    images: dict[str, np.ndarray]
+    prompt_ids: np.ndarray
+    state_A: np.ndarray
+    actions_SA: np.ndarray
+
+
+@dataclass(frozen=True)
+class PackedBatch:
+    """Samples laid end to end. Per-sample counts say where one stops; there is no padding and no mask.
+
+    The prefix of sample b is its `num_images_B[b]` images, then its `num_text_B[b]` text tokens; its suffix is its
+    `num_actions_B[b]` valid action steps. Action columns beyond `action_dims_B[b]` are zero and enter no loss.
+    """
+
+    sample_ids_B3: np.ndarray  # int64
+    images_NHWC: np.ndarray  # uint8, all of one size
+    num_images_B: np.ndarray  # int64
+    text_T: np.ndarray  # int64 token ids
+    num_text_B: np.ndarray  # int64
+    state_BA: np.ndarray  # float32, normalised
+    actions_SA: np.ndarray  # float32, normalised
+    num_actions_B: np.ndarray  # int64
+    action_dims_B: np.ndarray  # int64
+
+    @property
+    def num_samples(self) -> int:
+        return len(self.num_text_B)
+
+    @property
+    def num_valid_values(self) -> int:
+        """Action values that enter the loss: known before the forward pass (law M4)."""
+        return int((self.num_actions_B * self.action_dims_B).sum())
+
+
+class EpisodeKey(NamedTuple):
+    """Decides everything an episode shows before its first action (law E1)."""
+
+    task: str
+    init_id: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """What an environment promises. Compared at connection, hashed into every result.
+
+    task: "<simulator>/<task>"; cameras: feature key -> (height, width), upright RGB; state and action are named in order.
+    horizon: control steps after which an episode is truncated. metric: "success_once" or "success_at_end".
+    """
+
+    task: str
+    instruction: str
+    cameras: dict[str, tuple[int, int]]
+    state_names: tuple[str, ...]
+    action_names: tuple[str, ...]
+    action_low: float
+    action_high: float
+    action_convention: str
+    control_hz: float
+    horizon: int
+    metric: str
+    render_quality: str
+    reset_mode: str
+    simulator: str  # name and version
+
+    @property
+    def state_dim(self) -> int:
+        return len(self.state_names)
+
+    @property
+    def action_dim(self) -> int:
+        return len(self.action_names)
+
+    def hash(self) -> str:
+        text = json.dumps(asdict(self), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What a policy sees: images by feature key (uint8 [H, W, 3], upright), raw state [A], the instruction."""
+
+    images: dict[str, np.ndarray]
+    state: np.ndarray
+    task: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one control step tells the evaluator. Rendering is not part of a step: ask `Env.observe`."""
+
+    reward: float
+    success: bool
+    truncated: bool
+
+
+class Env(Protocol):
+    """One simulated environment. An instance serves one task; `reset` may be called with any key of that task."""
+
+    spec: EnvSpec
+
+    def reset(self, key: EpisodeKey) -> None:
+        """Put the simulator in the state that `key` decides, whatever happened before."""
+
+    def observe(self) -> Observation:
+        """Render the present state. Costly: call it only when the policy looks."""
+
+    def step(self, action_A: np.ndarray) -> Step:
+        """Apply one raw action (clipped to the spec's range by the environment). Raises InputError on NaN."""
+
+    def close(self) -> None: ...
+
+
+class Policy(Protocol):
+    """Something that acts. Stateless: the chunk queue and the episode live with the caller."""
+
+    name: str
+    action_horizon: int
+
+    def check(self, spec: EnvSpec) -> None:
+        """Raise InputError, naming the difference, if this policy cannot act in an environment of this spec."""
+
+    def infer(self, observation: Observation, noise_key: Sequence[int]) -> np.ndarray:
+        """A chunk of raw (un-normalised) actions, float32 [action_horizon, A]; its noise depends on `noise_key` only."""

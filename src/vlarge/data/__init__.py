@@ -1,0 +1,1 @@
+"""Any robot dataset in place, as a deterministic stream of packed batches."""

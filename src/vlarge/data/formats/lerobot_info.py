@@ -1,0 +1,147 @@
+"""meta/info.json of a LeRobot dataset: what it declares, and what about it is odd."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vlarge.contracts import InputError
+from vlarge.data.check import FaultLog, Refused
+from vlarge.data.config import DataConfig
+from vlarge.data.formats.metadata import read_json
+from vlarge.data.manifest import Listed
+
+INFO = "meta/info.json"
+VERSIONS = ("v2.0", "v2.1", "v3.0")
+
+
+@dataclass(frozen=True)
+class Info:
+    """What meta/info.json says, as far as it is needed."""
+
+    version: str
+    fps: float
+    features: dict[str, dict[str, Any]]
+    raw: dict[str, Any]
+
+    @property
+    def cameras(self) -> list[str]:
+        """Colour image features, video or not. A depth map is another kind of data."""
+        return [k for k, f in self.features.items() if f["dtype"] in ("video", "image") and not _is_depth(f)]
+
+    @property
+    def videos(self) -> list[str]:
+        return [key for key in self.cameras if self.features[key]["dtype"] == "video"]
+
+    def codec(self, key: str) -> str:
+        return str(video_info(self.features[key]).get("video.codec", ""))
+
+    def image_size(self, key: str) -> tuple[int, int]:
+        """(height, width); the shape is [H, W, C] or [C, H, W]."""
+        shape = self.features[key]["shape"]
+        if len(shape) != 3:
+            return 0, 0
+        return (shape[1], shape[2]) if shape[0] <= 4 < shape[2] else (shape[0], shape[1])
+
+
+def video_info(feature: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The `info` of a camera (`video_info` in older datasets)."""
+    found = feature.get("info") or feature.get("video_info")
+    return found if isinstance(found, dict) else {}
+
+
+def _is_depth(feature: Mapping[str, Any]) -> bool:
+    return bool(video_info(feature).get("video.is_depth_map") or feature.get("video.is_depth_map"))
+
+
+def read_info(root: Path) -> Info:
+    """Raises Refused naming what cannot be read or understood."""
+    raw = read_json(root, INFO)
+    version = raw.get("codebase_version") if isinstance(raw, dict) else None
+    if version not in VERSIONS:
+        detail = f"codebase_version is {version!r}; supported are {', '.join(VERSIONS)}"
+        raise Refused(root, "info_unknown_version", INFO, detail)
+    fps = raw.get("fps")
+    if isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps < 1e6:
+        raise Refused(root, "bad_info", INFO, f"fps is {fps!r}, not a positive number")
+    if not isinstance(raw.get("data_path"), str) or not isinstance(raw.get("video_path") or "", str):
+        raise Refused(root, "bad_info", INFO, "data_path and video_path should be path templates")
+    return Info(version, float(fps), _features(root, raw.get("features")), raw)
+
+
+def _features(root: Path, features: Any) -> dict[str, dict[str, Any]]:
+    if not isinstance(features, dict):
+        raise Refused(root, "bad_info", INFO, "it has no table of features")
+    for key, feature in features.items():
+        shape = feature.get("shape") if isinstance(feature, dict) else None
+        good = isinstance(shape, list) and all(isinstance(n, int) for n in shape)
+        if not good or not isinstance(feature.get("dtype"), str):
+            raise Refused(root, "bad_info", INFO, f"feature {key!r} needs a dtype and a shape, it is {feature!r:.80}")
+    return features
+
+
+def check_request(root: Path, info: Info, config: DataConfig) -> None:
+    """Raise InputError for a feature that the recipe names and the dataset does not have."""
+    for name, key in (("state_key", config.state_key), ("action_key", config.action_key)):
+        if key not in info.features:
+            numbers = [k for k in info.features if k not in info.cameras]
+            raise InputError(f"{root}: no feature {key!r}; set data.{name} to one of: {', '.join(numbers)}{_nearest(key, numbers)}")
+    for key in config.cameras:
+        if key not in info.cameras:
+            known = ", ".join(info.cameras) or "none"
+            raise InputError(f"{root}: no camera {key!r} (data.cameras); it has: {known}{_nearest(key, info.cameras)}")
+
+
+def _nearest(key: str, names: Collection[str]) -> str:
+    close = difflib.get_close_matches(key, names, 1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def check_listing(root: Path, info: Info, config: DataConfig, listed: Sequence[Listed], log: FaultLog) -> None:
+    """Compare what info.json counts with the episodes that metadata lists. Raises InputError for numbers that cannot be."""
+    numbers = [e.index for e in listed]
+    twice = next((a for a, b in zip(numbers, numbers[1:], strict=False) if a == b), None)
+    if twice is not None:
+        raise Refused(root, "duplicate_episode", "meta", f"episode {twice} is listed twice")
+    unknown = set(config.exclude_episodes) - set(numbers)
+    if unknown:
+        held = f"{numbers[0]} to {numbers[-1]}" if numbers else "none"
+        raise InputError(f"{root}: data.exclude_episodes names episode {min(unknown)}; the dataset has {held}")
+    for episode in listed:
+        if episode.length <= 0:
+            log.report("zero_length_episode", "meta", f"its length is {episode.length}; it is skipped", episode.index)
+    total = info.raw.get("total_episodes")
+    if isinstance(total, int) and total != len(listed):
+        log.report("wrong_totals", INFO, f"total_episodes is {total}, metadata lists {len(listed)} episodes")
+    _check_splits(info, len(listed), log)
+    if listed:
+        _check_stats(root, info, log)
+
+
+def _check_splits(info: Info, num_episodes: int, log: FaultLog) -> None:
+    splits = info.raw.get("splits")
+    for name, span in splits.items() if isinstance(splits, dict) else ():
+        stop = re.fullmatch(r"\s*\d+\s*:\s*(\d+)\s*", str(span))
+        if stop and int(stop[1]) > num_episodes:
+            detail = f"split {name!r} is {span}, there are {num_episodes} episodes; what is there is used"
+            log.report("splits_too_large", INFO, detail)
+
+
+def _check_stats(root: Path, info: Info, log: FaultLog) -> None:
+    # Statistics are always taken from the data; the files are only of interest to others.
+    if info.version == "v2.1":
+        if not (root / "meta/episodes_stats.jsonl").is_file():
+            log.report("stats_missing", "meta/episodes_stats.jsonl", "no statistics; they are computed from the data")
+        return
+    file = "meta/stats.json"
+    if not (root / file).is_file():
+        log.report("stats_missing", file, "no statistics; they are computed from the data")
+        return
+    stats = read_json(root, file)
+    without = [key for key in info.cameras if key not in stats]
+    if without:
+        log.report("image_stats_missing", file, f"no statistics for {', '.join(without)}; none are needed")

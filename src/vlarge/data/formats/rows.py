@@ -1,0 +1,124 @@
+"""Do the rows of the data files hold what metadata promises? Every episode's rows are found and looked at once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from vlarge.data.check import BrokenFile, FaultLog
+from vlarge.data.formats.tables import TableFile, read_table_file
+from vlarge.data.manifest import Listed
+
+MAX_JITTER = 0.1  # of a frame; beyond it time stamps are called odd (they are never used to find a frame)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Where an episode's rows begin in its file, and the tasks its frames have."""
+
+    first_row: int
+    tasks: tuple[str, ...]
+
+
+class RowCheck:
+    """Finds the rows of each episode. After `run`: `found` by episode number, `columns` of all files, dimensions."""
+
+    def __init__(
+        self, root: Path, fps: float, state_key: str, action_key: str, tasks: Mapping[int, str], log: FaultLog
+    ) -> None:
+        self._root = root
+        self._fps = fps
+        self._keys = {"state": state_key, "action": action_key}
+        self._tasks = tasks
+        self._log = log
+        self._odd_times: list[tuple[int, float]] = []
+        self.found: dict[int, Rows] = {}
+        self.columns: dict[str, frozenset[str]] = {}
+        self.state_dim = self.action_dim = 0
+
+    def run(self, episodes: Iterable[Listed]) -> None:
+        by_file: dict[str, list[Listed]] = defaultdict(list)
+        for episode in episodes:
+            by_file[episode.table_file].append(episode)
+        for file, members in by_file.items():
+            self._check_file(file, members)
+        if self._odd_times:
+            worst = max(seconds for _, seconds in self._odd_times)
+            detail = (
+                f"time stamps of {len(self._odd_times)} episodes (first: {self._odd_times[0][0]}) are up to {worst:.3g} s "
+                "away from frame_index / fps; frames go by frame_index"
+            )
+            self._log.report("jittered_timestamps", "data", detail)
+
+    def _check_file(self, file: str, members: list[Listed]) -> None:
+        try:
+            table = read_table_file(self._root / file, self._keys["state"], self._keys["action"])
+            self._check_dims(table)
+        except BrokenFile as error:
+            for episode in members:
+                self._log.leave_out(episode.index, error.kind, file, error.detail)
+            return
+        self.columns[file] = table.column_names
+        for episode in members:
+            self._check_episode(file, table, episode)
+
+    def _check_dims(self, table: TableFile) -> None:
+        dims = table.state_RA.shape[1], table.action_RA.shape[1]
+        if not self.state_dim:
+            self.state_dim, self.action_dim = dims
+        if dims != (self.state_dim, self.action_dim):
+            detail = f"state and action have {dims} values, those of the files before {self.state_dim, self.action_dim}"
+            raise BrokenFile("shape_mismatch", detail)
+
+    def _check_episode(self, file: str, table: TableFile, episode: Listed) -> None:
+        rows = slice(*table.rows_of(episode.index))
+        num_rows = rows.stop - rows.start
+        if not num_rows:
+            return self._out(episode, "wrong_data_file_index", file, f"the file has no rows of episode {episode.index}")
+        frames = table.scalars.get("frame_index", np.arange(len(table.state_RA)) - rows.start)[rows]
+        if num_rows != episode.length or not np.array_equal(frames, np.arange(num_rows)):
+            gap = int(np.argmin(np.append(frames, -1) == np.arange(num_rows + 1)))
+            detail = f"{num_rows} rows where metadata promises {episode.length}; frame {gap} is the first not in its place"
+            return self._out(episode, "missing_frame", file, detail)
+        for what, values in (("state", table.state_RA[rows]), ("action", table.action_RA[rows])):
+            bad = np.flatnonzero(~np.isfinite(values).all(1))
+            if len(bad):
+                detail = f"{self._keys[what]} is NaN or infinite in {len(bad)} frames, first frame {bad[0]}"
+                return self._log.leave_out(episode.index, f"nan_{what}s", file, detail, "refuse")
+        self._note_time(table, rows, episode)
+        return self._take(file, table, rows, episode)
+
+    def _take(self, file: str, table: TableFile, rows: slice, episode: Listed) -> None:
+        try:
+            texts = row_tasks(table, rows, self._tasks, episode.tasks)
+        except BrokenFile as error:
+            return self._out(episode, error.kind, file, error.detail)
+        self.found[episode.index] = Rows(rows.start, tuple(dict.fromkeys(texts)))
+        return None
+
+    def _out(self, episode: Listed, kind: str, file: str, detail: str) -> None:
+        self._log.leave_out(episode.index, kind, file, detail)
+
+    def _note_time(self, table: TableFile, rows: slice, episode: Listed) -> None:
+        if "timestamp" not in table.scalars:
+            return
+        off = np.abs(table.scalars["timestamp"][rows] - np.arange(rows.stop - rows.start) / self._fps).max()
+        if not off <= MAX_JITTER / self._fps:
+            self._odd_times.append((episode.index, float(off)))
+
+
+def row_tasks(table: TableFile, rows: slice, tasks: Mapping[int, str], listed: tuple[str, ...]) -> list[str]:
+    """The task of each row: by the value of task_index; without that column the episode's only one.
+
+    Raises BrokenFile when that leaves a row without a task, or with a choice.
+    """
+    numbers = table.scalars.get("task_index")
+    if numbers is not None and all(int(n) in tasks for n in np.unique(numbers[rows])):
+        return [tasks[int(n)] for n in numbers[rows]]
+    if len(listed) == 1:
+        return [listed[0]] * (rows.stop - rows.start)
+    raise BrokenFile("unknown_task", f"its rows name no known task, and metadata lists {len(listed)} for the episode")

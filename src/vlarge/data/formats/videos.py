@@ -1,0 +1,93 @@
+"""Do the videos of a LeRobot dataset hold the frames that metadata promises? Only the files' tables are read."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from vlarge.data.check import BrokenFile, FaultLog, Span, misplaced_spans
+from vlarge.data.manifest import Listed
+from vlarge.data.mp4 import VideoFile, read_video_file
+
+
+class VideoCheck:
+    """Places the episodes in the videos of one camera. After `run`: `first_frames` by episode number, codec, sizes."""
+
+    def __init__(self, root: Path, key: str, fps: float, log: FaultLog) -> None:
+        self._root = root
+        self._key = key
+        self._fps = fps
+        self._log = log
+        self.first_frames: dict[int, int] = {}
+        self.codec = ""
+        self.sizes: dict[tuple[int, int], str] = {}  # (height, width) -> first file of that size
+
+    def run(self, episodes: Collection[Listed]) -> None:
+        by_file: dict[str, list[Listed]] = defaultdict(list)
+        for episode in episodes:
+            if self._key in episode.videos:
+                by_file[episode.videos[self._key][0]].append(episode)
+            else:
+                self._log.leave_out(episode.index, "missing_mp4", "meta", f"metadata names no file for {self._key}")
+        for file, members in by_file.items():
+            self._check_file(file, members)
+
+    def _check_file(self, file: str, members: Sequence[Listed]) -> None:
+        try:
+            video = read_video_file(self._root / file)
+        except BrokenFile as error:
+            for episode in members:
+                self._log.leave_out(episode.index, error.kind, file, error.detail)
+            return
+        self.codec = self.codec or video.codec
+        self.sizes.setdefault((video.height, video.width), file)
+        spans = {}
+        for episode in members:
+            try:
+                spans[episode.index] = self._place(video, episode)
+            except BrokenFile as error:
+                self._log.leave_out(episode.index, error.kind, file, error.detail)
+        for span in misplaced_spans(list(spans.values())):
+            detail = f"it would begin at frame {span.first} of the video, where frames of another episode are"
+            self._log.leave_out(span.episode, "wrong_from_timestamp", file, detail)
+        self.first_frames |= {index: span.first for index, span in spans.items()}
+
+    def _place(self, video: VideoFile, episode: Listed) -> Span:
+        start_s = episode.videos[self._key][1]
+        first = 0 if start_s is None else self._first_frame(video, start_s)
+        span = Span(episode.index, first, episode.length)
+        if span.stop > video.num_frames:
+            raise BrokenFile(
+                "short_video", f"the video has {video.num_frames - first} frames for the episode's {episode.length} rows"
+            )
+        if not video.complete_F[first : span.stop].all():
+            last = int(np.argmin(video.complete_F[first : span.stop]))
+            raise BrokenFile("truncated_mp4", f"the file ends at {video.file_bytes} bytes, before frame {last} of the episode")
+        if start_s is None and video.num_frames > episode.length:
+            detail = f"the video has {video.num_frames} frames for {episode.length} rows; the first ones are used"
+            self._log.report("long_video", str(video.path.relative_to(self._root)), detail, episode.index)
+        if start_s is not None:
+            self._check_times(video, span, start_s)
+        return span
+
+    def _first_frame(self, video: VideoFile, start_s: float) -> int:
+        # The frame whose time is the start's; there must be one within half a frame.
+        time_F = video.time_F
+        if not len(time_F):
+            return 0
+        first = int(np.abs(time_F - start_s).argmin())
+        if start_s > time_F[-1] + 0.5 / self._fps:
+            return video.num_frames
+        if abs(time_F[first] - start_s) >= 0.5 / self._fps:
+            raise BrokenFile("wrong_from_timestamp", f"the video has no frame at {start_s:.4f} s")
+        return first
+
+    def _check_times(self, video: VideoFile, span: Span, start_s: float) -> None:
+        # Frames are counted, but a video that skips one would make "the i-th" ambiguous: never guess.
+        off_s = video.time_F[span.first : span.stop] - start_s - np.arange(span.length) / self._fps
+        if np.abs(off_s).max() >= 0.5 / self._fps:
+            frame = int((np.abs(off_s) >= 0.5 / self._fps).argmax())
+            raise BrokenFile("irregular_video", f"frame {frame} of the episode is {off_s[frame]:.3f} s away from its place")

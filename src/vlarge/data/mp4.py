@@ -1,0 +1,260 @@
+"""The sample table of an mp4: where each packet lies, its presentation time and whether decoding can start there.
+
+Read from the `moov` box alone (ISO/IEC 14496-12), without touching the media, so that a dataset's frames can be counted
+and addressed by integer. Files with fragments or unusual edit lists are scanned packet by packet by FFmpeg instead.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from vlarge.data.check import BrokenFile
+
+# Sample entry -> (FFmpeg's decoder, box that holds its extradata).
+CODECS = {b"avc1": ("h264", b"avcC"), b"hvc1": ("hevc", b"hvcC"), b"hev1": ("hevc", b"hvcC"), b"av01": ("av1", b"av1C")}
+MAX_MOOV_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, eq=False)
+class VideoFile:
+    """Packets of a video track in decode order (suffix P), and its frames in presentation order (suffix F).
+
+    pts_P: int64 ticks of `time_base` seconds. frame_packets_F: the packet of each frame that is shown.
+    """
+
+    path: Path
+    codec: str
+    extradata: bytes
+    height: int
+    width: int
+    time_base: Fraction
+    offset_P: np.ndarray
+    size_P: np.ndarray
+    pts_P: np.ndarray
+    is_key_P: np.ndarray
+    frame_packets_F: np.ndarray
+    file_bytes: int
+
+    @property
+    def num_frames(self) -> int:
+        return len(self.frame_packets_F)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of this table."""
+        return sum(a.nbytes for a in (self.offset_P, self.size_P, self.pts_P, self.is_key_P, self.frame_packets_F))
+
+    @cached_property
+    def pts_F(self) -> np.ndarray:
+        return self.pts_P[self.frame_packets_F]
+
+    @property
+    def time_F(self) -> np.ndarray:
+        """float64 seconds, from the start of the track's time line."""
+        return self.pts_F * float(self.time_base)
+
+    @cached_property
+    def complete_F(self) -> np.ndarray:
+        """bool: whether the file holds all bytes that decoding the frame may need."""
+        missing = np.flatnonzero(self.offset_P + self.size_P > self.file_bytes)
+        return self.frame_packets_F < (missing[0] if len(missing) else len(self.pts_P))
+
+
+class _Unusual(Exception):
+    # Valid, but not for this parser: FFmpeg's demuxer decides.
+    pass
+
+
+def read_video_file(path: Path) -> VideoFile:
+    """The table of the first video track. Raises BrokenFile when there is none, naming what is wrong with the file."""
+    if not path.is_file():
+        raise BrokenFile("missing_mp4", "the file does not exist")
+    size = path.stat().st_size
+    if size == 0:
+        raise BrokenFile("empty_mp4", "the file has 0 bytes (an aborted download?)")
+    try:
+        return _from_moov(path, _read_moov(path, size), size)
+    except (_Unusual, KeyError, struct.error, ValueError, IndexError):
+        return scan_packets(path)
+
+
+def scan_packets(path: Path) -> VideoFile:
+    """The same table by demuxing the whole file with FFmpeg: for any mp4, at the price of reading all of it."""
+    import av
+
+    try:
+        with av.open(str(path)) as container:
+            stream = container.streams.video[0]
+            packets = [p for p in container.demux(stream) if p.pts is not None and p.dts is not None]
+            shown = np.array([not p.is_discard for p in packets], bool)
+            pts = np.array([p.pts for p in packets], np.int64)
+            return VideoFile(
+                path=path,
+                codec=stream.codec_context.name.removeprefix("lib").replace("dav1d", "av1"),
+                extradata=bytes(stream.codec_context.extradata or b""),
+                height=stream.codec_context.height,
+                width=stream.codec_context.width,
+                time_base=Fraction(stream.time_base or 1),
+                offset_P=np.array([p.pos for p in packets], np.int64),
+                size_P=np.array([p.size for p in packets], np.int64),
+                pts_P=pts,
+                is_key_P=np.array([p.is_keyframe for p in packets], bool),
+                frame_packets_F=np.flatnonzero(shown)[np.argsort(pts[shown], kind="stable")],
+                file_bytes=path.stat().st_size,
+            )
+    except (av.error.FFmpegError, IndexError) as error:
+        raise BrokenFile("unreadable_mp4", f"FFmpeg finds no video in it ({error})") from error
+
+
+def _read_moov(path: Path, file_bytes: int) -> bytes:
+    # Walk the top-level boxes; only their headers are read.
+    with path.open("rb") as file:
+        position = 0
+        while position + 8 <= file_bytes:
+            file.seek(position)
+            size, kind = struct.unpack(">I4s", file.read(8))
+            head = 8
+            if size == 1:
+                size, head = struct.unpack(">Q", file.read(8))[0], 16
+            size = size or file_bytes - position
+            if size < head:
+                break
+            if kind == b"moov" and position + size <= file_bytes and size < MAX_MOOV_BYTES:
+                return file.read(size - head)
+            position += size
+    raise BrokenFile("moov_missing", "it has no moov box (an interrupted recording or download?); nothing can be decoded")
+
+
+def _boxes(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    position = 0
+    while position + 8 <= len(data):
+        size, kind = struct.unpack_from(">I4s", data, position)
+        head = 8
+        if size == 1:
+            size, head = struct.unpack_from(">Q", data, position + 8)[0], 16
+        size = size or len(data) - position
+        if size < head:
+            raise _Unusual
+        yield kind, data[position + head : position + size]
+        position += size
+
+
+def _box(data: bytes, *kinds: bytes) -> bytes:
+    for kind in kinds:
+        data = dict(_boxes(data))[kind]
+    return data
+
+
+def _video_track(moov: bytes) -> bytes:
+    if any(kind == b"mvex" for kind, _ in _boxes(moov)):
+        raise _Unusual  # fragmented
+    for kind, track in _boxes(moov):
+        if kind == b"trak" and _box(track, b"mdia", b"hdlr")[8:12] == b"vide":
+            return track
+    raise _Unusual
+
+
+def _table(data: bytes, columns: int, dtype: str = ">u4") -> np.ndarray:
+    # A full box with a count and rows of 32- or 64-bit numbers.
+    count = struct.unpack_from(">I", data, 4)[0]
+    return np.frombuffer(data, dtype, count * columns, 8).astype(np.int64).reshape(count, columns)
+
+
+def _from_moov(path: Path, moov: bytes, file_bytes: int) -> VideoFile:
+    track = _video_track(moov)
+    sample_table = dict(_boxes(_box(track, b"mdia", b"minf", b"stbl")))
+    size_P = _sizes(sample_table[b"stsz"])
+    pts_P = _composition_times(sample_table, len(size_P)) - _edit_shift(track, moov)
+    order_F = np.argsort(pts_P, kind="stable")
+    if len(pts_P) and pts_P[order_F[0]] != 0:
+        raise _Unusual
+    codec, extradata, height, width = _sample_entry(sample_table[b"stsd"])
+    is_key_P = np.ones(len(size_P), bool)
+    if b"stss" in sample_table:
+        is_key_P[:] = False
+        is_key_P[_table(sample_table[b"stss"], 1)[:, 0] - 1] = True
+    return VideoFile(
+        path=path,
+        codec=codec,
+        extradata=extradata,
+        height=height,
+        width=width,
+        time_base=Fraction(1, _timescale(_box(track, b"mdia", b"mdhd"))),
+        offset_P=_offsets(sample_table, size_P),
+        size_P=size_P,
+        pts_P=pts_P,
+        is_key_P=is_key_P,
+        frame_packets_F=order_F,
+        file_bytes=file_bytes,
+    )
+
+
+def _timescale(header: bytes) -> int:
+    # mdhd and mvhd: two dates of 4 or 8 bytes, then the time scale.
+    return int(struct.unpack_from(">I", header, 20 if header[0] else 12)[0])
+
+
+def _sizes(stsz: bytes) -> np.ndarray:
+    uniform, count = struct.unpack_from(">II", stsz, 4)
+    if uniform:
+        return np.full(count, uniform, np.int64)
+    return np.frombuffer(stsz, ">u4", count, 12).astype(np.int64)
+
+
+def _composition_times(sample_table: dict[bytes, bytes], num_packets: int) -> np.ndarray:
+    counts, deltas = _table(sample_table[b"stts"], 2).T
+    durations = np.repeat(deltas, counts)
+    times = np.cumsum(durations) - durations
+    if b"ctts" in sample_table:
+        counts, shifts = _table(sample_table[b"ctts"], 2, ">i4").T
+        times = times + np.repeat(shifts, counts)
+    if len(times) != num_packets:
+        raise _Unusual
+    return times
+
+
+def _edit_shift(track: bytes, moov: bytes) -> int:
+    # The usual single edit starts the presentation at the first frame; anything else is FFmpeg's business.
+    boxes = dict(_boxes(track))
+    if b"edts" not in boxes:
+        return 0
+    edit_list = _box(boxes[b"edts"], b"elst")
+    if edit_list[0] or struct.unpack_from(">I", edit_list, 4)[0] != 1:
+        raise _Unusual
+    duration, media_time = struct.unpack_from(">Ii", edit_list, 8)
+    ticks = struct.unpack_from(">I", _box(track, b"mdia", b"mdhd"), 16)[0]
+    seconds = duration / _timescale(_box(moov, b"mvhd"))
+    track_seconds = ticks / _timescale(_box(track, b"mdia", b"mdhd"))
+    if media_time < 0 or seconds < track_seconds - 2e-3 - media_time / _timescale(_box(track, b"mdia", b"mdhd")):
+        raise _Unusual
+    return int(media_time)
+
+
+def _offsets(sample_table: dict[bytes, bytes], size_P: np.ndarray) -> np.ndarray:
+    # Packets lie one after the other inside chunks; stsc says how many from which chunk on.
+    wide = b"co64" in sample_table
+    chunks = _table(sample_table[b"co64" if wide else b"stco"], 1, ">u8" if wide else ">u4")[:, 0]
+    first, per_chunk, _ = _table(sample_table[b"stsc"], 3).T
+    counts = np.repeat(per_chunk, np.diff(np.append(first - 1, len(chunks))))
+    if counts.sum() != len(size_P):
+        raise _Unusual
+    before = np.cumsum(size_P) - size_P
+    chunk_start = np.cumsum(counts) - counts
+    return before + np.repeat(chunks - before[chunk_start], counts)
+
+
+def _sample_entry(stsd: bytes) -> tuple[str, bytes, int, int]:
+    # One visual sample entry: 8 bytes of box header, 78 of fixed fields, then the codec's own boxes.
+    (kind, entry), *others = _boxes(stsd[8:])
+    if others or kind not in CODECS:
+        raise _Unusual
+    width, height = struct.unpack_from(">HH", entry, 24)
+    codec, box = CODECS[kind]
+    return codec, _box(entry[78:], box), height, width

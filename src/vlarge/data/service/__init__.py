@@ -1,0 +1,1 @@
+"""Turns the order of samples into batches that are ready before the trainer asks."""

@@ -1,0 +1,126 @@
+"""Prompt and state as token ids: the text prefix of π0.5, and the tokenizers that can write it."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from vlarge.contracts import InputError
+
+NUM_STATE_BINS = 256
+BOS_NAMES = ("<bos>", "<s>", "<|begin_of_text|>")
+
+
+class Tokenizer(Protocol):
+    """Text to ids, without BOS. `to_json` is complete: `tokenizer_from_json` needs no other file."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def bos_id(self) -> int: ...
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def to_json(self) -> dict[str, Any]: ...
+
+
+class ByteTokenizer:
+    """UTF-8 bytes as ids 0 to 255, then BOS and EOS. Needs no file."""
+
+    vocab_size = 258
+    bos_id = 256
+    eos_id = 257
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "bytes"}
+
+
+class JsonTokenizer:
+    """A Hugging Face `tokenizer.json`, for instance PaliGemma's. Raises InputError when it cannot be read."""
+
+    def __init__(self, path: str | Path) -> None:
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"cannot read tokenizer {path} ({error}); give 'bytes' or a tokenizer.json") from error
+        self._load(text, str(path))
+
+    @classmethod
+    def from_text(cls, text: str) -> JsonTokenizer:
+        """From the content of a tokenizer.json."""
+        tokenizer = cls.__new__(cls)
+        tokenizer._load(text, "stored in the checkpoint")
+        return tokenizer
+
+    def _load(self, text: str, source: str) -> None:
+        import tokenizers
+
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_str(text)
+        except Exception as error:  # the library raises bare Exception for every malformed file
+            raise InputError(f"tokenizer {source} is not a tokenizer.json: {error}") from error
+        found = [i for i in map(self._tokenizer.token_to_id, BOS_NAMES) if i is not None]
+        if not found:
+            raise InputError(f"tokenizer {source} has no BOS token; one of {', '.join(BOS_NAMES)} is needed")
+        self.bos_id: int = found[0]
+        self.vocab_size: int = self._tokenizer.get_vocab_size()
+
+    def encode(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "tokenizer.json", "content": self._tokenizer.to_str()}
+
+
+def load_tokenizer(spec: str) -> Tokenizer:
+    """From a recipe's `data.tokenizer`: "bytes", or the path of a tokenizer.json. Raises InputError."""
+    return ByteTokenizer() if spec == "bytes" else JsonTokenizer(spec)
+
+
+def tokenizer_from_json(data: dict[str, Any]) -> Tokenizer:
+    """Inverse of `Tokenizer.to_json`. Raises InputError for a kind unknown here."""
+    if data["kind"] == "bytes":
+        return ByteTokenizer()
+    if data["kind"] == "tokenizer.json":
+        return JsonTokenizer.from_text(data["content"])
+    raise InputError(f"tokenizer kind {data['kind']!r} is unknown; this version reads 'bytes' and 'tokenizer.json'")
+
+
+def _split_prompt(task: str, state_A: np.ndarray) -> tuple[str, str, str]:
+    # As openpi and LeRobot write it, out-of-range states included: below -1 the bin is -1, from 1 on it is 255.
+    edges = np.linspace(-1, 1, NUM_STATE_BINS + 1)[:-1]
+    bins = np.digitize(state_A, edges) - 1
+    cleaned = task.strip().replace("_", " ").replace("\n", " ")
+    return "Task: ", cleaned, f", State: {' '.join(map(str, bins))};\nAction: "
+
+
+def prompt_text(task: str, state_A: np.ndarray) -> str:
+    """The prompt of π0.5: the task, then every real dimension of the normalised state [A] as one of 256 bins."""
+    return "".join(_split_prompt(task, state_A))
+
+
+def encode_prompt(tokenizer: Tokenizer, task: str, state_A: np.ndarray, max_tokens: int) -> np.ndarray:
+    """int64 ids of BOS and the prompt, at most `max_tokens`: a task too long loses its end, the state never does.
+
+    Warns once when it truncates; raises InputError when not even an empty task fits.
+    """
+    head, cleaned, tail = _split_prompt(task, state_A)
+    ids = tokenizer.encode(head + cleaned + tail)
+    if len(ids) + 1 > max_tokens:
+        tail_ids = tokenizer.encode(tail)
+        room = max_tokens - 1 - len(tail_ids)
+        if room < len(tokenizer.encode(head)):
+            raise InputError(
+                f"data.max_text_tokens = {max_tokens} cannot hold a state of {len(state_A)} dimensions; "
+                f"give at least {len(tokenizer.encode(head)) + len(tail_ids) + 33}"
+            )
+        warnings.warn(f"tasks longer than data.max_text_tokens = {max_tokens} allows lose their end", stacklevel=2)
+        ids = tokenizer.encode(head + cleaned)[:room] + tail_ids
+    return np.array([tokenizer.bos_id, *ids], np.int64)

@@ -1,0 +1,1 @@
+"""Rounds of record, train, evaluate, gate; and the report."""

@@ -1,0 +1,1 @@
+"""Token-major (packed) models; every folder has the same files."""

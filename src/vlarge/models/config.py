@@ -1,0 +1,21 @@
+"""The [model] table of a recipe: which model, which preset, and what of the preset to change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """name: a model folder of `vlarge.models`; preset: one of that model's presets.
+
+    action_horizon, image_size, max_action_dim: 0 keeps the preset's value; for max_action_dim the `tiny` preset takes
+    as many as the dataset has. init: a checkpoint folder to start from; its sizes then win over the preset's.
+    """
+
+    name: str = "pi05"
+    preset: str = "tiny"
+    init: str = ""
+    action_horizon: int = 0
+    image_size: int = 0
+    max_action_dim: int = 0

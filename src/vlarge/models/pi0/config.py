@@ -1,0 +1,81 @@
+"""Sizes of π0.5 and their presets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from vlarge.contracts import InputError
+from vlarge.models.config import ModelConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pi0Config:
+    """width, mlp: the prefix transformer. expert_*: the action expert. Heads are shared by both; kv_heads divides heads.
+
+    max_action_dim: columns of the action projections; a dataset may have fewer, never more.
+    """
+
+    vocab_size: int
+    width: int
+    depth: int
+    mlp: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    expert_width: int
+    expert_mlp: int
+    vision_width: int
+    vision_depth: int
+    vision_mlp: int
+    vision_heads: int
+    patch: int
+    image_size: int
+    action_horizon: int
+    max_action_dim: int
+    denoise_steps: int = 10
+
+    def __post_init__(self) -> None:
+        if self.image_size % self.patch:
+            raise InputError(f"model.image_size {self.image_size} is not a multiple of the patch size {self.patch}")
+        if self.heads % self.kv_heads:
+            raise InputError(f"model has {self.heads} query heads, not a multiple of its {self.kv_heads} key heads")
+
+
+PRESETS = {
+    "tiny": Pi0Config(
+        vocab_size=258, width=192, depth=4, mlp=512, heads=4, kv_heads=1, head_dim=64, expert_width=128, expert_mlp=384,
+        vision_width=192, vision_depth=4, vision_mlp=512, vision_heads=4, patch=16, image_size=96,
+        action_horizon=16, max_action_dim=0,
+    ),
+    "base": Pi0Config(
+        vocab_size=257_152, width=2048, depth=18, mlp=16_384, heads=8, kv_heads=1, head_dim=256, expert_width=1024,
+        expert_mlp=4096, vision_width=1152, vision_depth=27, vision_mlp=4304, vision_heads=16, patch=14, image_size=224,
+        action_horizon=50, max_action_dim=32,
+    ),
+}  # fmt: skip
+
+
+def resolve(model: ModelConfig, *, vocab_size: int, action_dim: int) -> Pi0Config:
+    """The preset with the recipe's changes, fitted to a tokenizer and a dataset.
+
+    Raises InputError for an unknown preset, a tokenizer or an action that is too large for the model.
+    """
+    if model.preset not in PRESETS:
+        raise InputError(f"model.preset {model.preset!r} does not exist: choose one of {', '.join(PRESETS)}")
+    sizes = PRESETS[model.preset]
+    changes = {name: getattr(model, name) for name in ("action_horizon", "image_size", "max_action_dim")}
+    sizes = replace(sizes, **{name: value for name, value in changes.items() if value})
+    if not sizes.max_action_dim:
+        sizes = replace(sizes, max_action_dim=action_dim)
+    if vocab_size > sizes.vocab_size:
+        raise InputError(f"the tokenizer has {vocab_size} tokens, preset {model.preset!r} takes {sizes.vocab_size}")
+    check_action_dim(sizes, action_dim)
+    return sizes
+
+
+def check_action_dim(sizes: Pi0Config, action_dim: int) -> None:
+    if action_dim > sizes.max_action_dim:
+        raise InputError(
+            f"the dataset's actions have {action_dim} dimensions, the model takes at most {sizes.max_action_dim}:"
+            f" set model.max_action_dim to {action_dim} and train from scratch, or choose another action_key"
+        )

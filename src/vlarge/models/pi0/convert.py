@@ -1,0 +1,143 @@
+"""π0.5 weights by LeRobot's names (which openpi's PyTorch names share) ↔ ours: strict, by one table.
+
+What the reference stores and never uses is not part of our model: both language heads, all of the last prefix layer but
+its keys and values, the prefix's final norm, the gate of the expert's final norm. Reading drops it; writing puts zeros
+there (the head repeats the embedding), so that LeRobot's strict loading is content.
+"""
+
+from __future__ import annotations
+
+import re
+
+import torch
+from torch import Tensor
+
+from vlarge.contracts import InputError
+from vlarge.models.pi0.config import Pi0Config
+
+ROOT = "model."
+VISION = "paligemma_with_expert.paligemma.model.vision_tower.vision_model."
+LANGUAGE = "paligemma_with_expert.paligemma.model.language_model."
+EXPERT = "paligemma_with_expert.gemma_expert.model."
+
+# ours -> LeRobot's, `#` stands for a layer number
+TABLE = {
+    "vision.patch_embed.": VISION + "embeddings.patch_embedding.",
+    "vision.positions": VISION + "embeddings.position_embedding.weight",
+    "vision.blocks.#.norm1.": VISION + "encoder.layers.#.layer_norm1.",
+    "vision.blocks.#.q.": VISION + "encoder.layers.#.self_attn.q_proj.",
+    "vision.blocks.#.k.": VISION + "encoder.layers.#.self_attn.k_proj.",
+    "vision.blocks.#.v.": VISION + "encoder.layers.#.self_attn.v_proj.",
+    "vision.blocks.#.o.": VISION + "encoder.layers.#.self_attn.out_proj.",
+    "vision.blocks.#.norm2.": VISION + "encoder.layers.#.layer_norm2.",
+    "vision.blocks.#.up.": VISION + "encoder.layers.#.mlp.fc1.",
+    "vision.blocks.#.down.": VISION + "encoder.layers.#.mlp.fc2.",
+    "vision.norm.": VISION + "post_layernorm.",
+    "projector.": "paligemma_with_expert.paligemma.model.multi_modal_projector.linear.",
+    "embed.": LANGUAGE + "embed_tokens.",
+    "prefix_layers.#.norm1.": LANGUAGE + "layers.#.input_layernorm.",
+    "prefix_layers.#.norm2.": LANGUAGE + "layers.#.post_attention_layernorm.",
+    "expert_layers.#.norm1.": EXPERT + "layers.#.input_layernorm.",
+    "expert_layers.#.norm2.": EXPERT + "layers.#.post_attention_layernorm.",
+    "expert_norm.": EXPERT + "norm.",
+    "action_in.": "action_in_proj.",
+    "action_out.": "action_out_proj.",
+    "time_in.": "time_mlp_in.",
+    "time_out.": "time_mlp_out.",
+} | {
+    f"{ours}_layers.#.{part}.": f"{theirs}layers.#.{their_part}."
+    for ours, theirs in (("prefix", LANGUAGE), ("expert", EXPERT))
+    for part, their_part in (
+        ("key_value.k", "self_attn.k_proj"),
+        ("key_value.v", "self_attn.v_proj"),
+        ("query.q", "self_attn.q_proj"),
+        ("query.o", "self_attn.o_proj"),
+        ("mlp.gate", "mlp.gate_proj"),
+        ("mlp.up", "mlp.up_proj"),
+        ("mlp.down", "mlp.down_proj"),
+    )
+}
+
+HEADS = ("paligemma_with_expert.paligemma.lm_head.weight", "paligemma_with_expert.gemma_expert.lm_head.weight")
+
+
+def lerobot_name(ours: str) -> str:
+    """LeRobot's key for one of our parameters. KeyError if the table lacks it."""
+    number = re.search(r"\.(\d+)\.", ours)
+    pattern = ours if number is None else ours.replace(number.group(0), ".#.", 1)
+    prefix = max((p for p in TABLE if pattern.startswith(p)), key=len)
+    theirs = TABLE[prefix] + pattern[len(prefix) :]
+    return ROOT + (theirs if number is None else theirs.replace("#", number.group(1)))
+
+
+def from_lerobot(theirs: dict[str, Tensor], ours: dict[str, Tensor], c: Pi0Config) -> dict[str, Tensor]:
+    """Our state dict, filled from theirs. `ours` gives names and shapes (meta tensors do).
+
+    Raises one InputError that lists every missing, unexpected and mis-shaped key.
+    """
+    theirs = {key if key.startswith(ROOT) else ROOT + key: value for key, value in theirs.items()}
+    head, table = ROOT + HEADS[0], ROOT + LANGUAGE + "embed_tokens.weight"
+    if table not in theirs and head in theirs:  # some checkpoints keep only the tied head
+        theirs[table] = theirs[head]
+    names = {lerobot_name(name): name for name in ours}
+    missing = sorted(names.keys() - theirs.keys())
+    unexpected = sorted(theirs.keys() - names.keys() - unused_keys(c))
+    state = {ours_name: _to_ours(ours_name, theirs[key]) for key, ours_name in names.items() if key in theirs}
+    shapes = [
+        f"{lerobot_name(name)} is {tuple(state[name].shape)}, the model's is {tuple(value.shape)}"
+        for name, value in ours.items()
+        if name in state and state[name].shape != value.shape
+    ]
+    if missing or unexpected or shapes:
+        raise InputError(
+            f"the checkpoint does not fit the model: missing {missing or 'none'}; unexpected {unexpected or 'none'};"
+            f" wrong shape {shapes or 'none'}"
+        )
+    return state
+
+
+def to_lerobot(ours: dict[str, Tensor], c: Pi0Config) -> dict[str, Tensor]:
+    """The full state dict that LeRobot 0.6.1's π0.5 loads strictly."""
+    state = {lerobot_name(name): _to_theirs(name, value, c) for name, value in ours.items()}
+    embed = ours["embed.weight"]
+    shapes = _unused_shapes(c)
+    unused = {key: embed.new_zeros(shape) for key, shape in shapes.items()}
+    unused[ROOT + HEADS[0]] = embed.clone()
+    return state | unused
+
+
+def unused_keys(c: Pi0Config) -> set[str]:
+    """Keys of LeRobot's checkpoints that no output depends on."""
+    return set(_unused_shapes(c))
+
+
+def _unused_shapes(c: Pi0Config) -> dict[str, tuple[int, ...]]:
+    last = f"{ROOT}{LANGUAGE}layers.{c.depth - 1}."
+    attention = c.heads * c.head_dim
+    return {
+        last + "self_attn.q_proj.weight": (attention, c.width),
+        last + "self_attn.o_proj.weight": (c.width, attention),
+        last + "mlp.gate_proj.weight": (c.mlp, c.width),
+        last + "mlp.up_proj.weight": (c.mlp, c.width),
+        last + "mlp.down_proj.weight": (c.width, c.mlp),
+        last + "post_attention_layernorm.weight": (c.width,),
+        f"{ROOT}{LANGUAGE}norm.weight": (c.width,),
+        ROOT + HEADS[0]: (c.vocab_size, c.width),
+        ROOT + HEADS[1]: (c.vocab_size, c.expert_width),
+    }
+
+
+def _to_ours(name: str, value: Tensor) -> Tensor:
+    if name == "vision.patch_embed.weight":
+        return value.flatten(1)
+    if name.startswith("expert_norm."):
+        return value[: len(value) // 3 * 2]
+    return value
+
+
+def _to_theirs(name: str, value: Tensor, c: Pi0Config) -> Tensor:
+    if name == "vision.patch_embed.weight":
+        return value.unflatten(1, (3, c.patch, c.patch))
+    if name.startswith("expert_norm."):
+        return torch.cat((value, torch.zeros_like(value[: len(value) // 2])))
+    return value

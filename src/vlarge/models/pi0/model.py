@@ -1,0 +1,200 @@
+"""π0.5: a vision tower and a prefix transformer read images and prompt, an action expert denoises the action chunk.
+
+Each layer of the expert sees the keys and values of the same layer of the prefix; the prefix never sees the suffix, so
+it is computed once however many noise draws or denoising steps follow. The last prefix layer only makes keys and values:
+nothing reads its output. Paper: arXiv 2504.16054; behaviour matched: openpi and LeRobot 0.6.1 (tests/golden).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vlarge.contracts import PackedBatch
+from vlarge.models.attention import Segments, attend, rotary_angles, rotate
+from vlarge.models.flow import integration_times, sample_ode, time_features
+from vlarge.models.norm import AdaptiveRMSNorm, GatedAdaptiveRMSNorm, RMSNorm
+from vlarge.models.pi0.config import Pi0Config
+from vlarge.models.pi0.layout import Layout, lay_out
+from vlarge.models.vision import VisionConfig, VisionTower
+
+Rotary = tuple[Tensor, Tensor]
+KeysValues = list[tuple[Tensor, Tensor]]
+
+
+class KeyValue(nn.Module):
+    """Key and value projections of one layer."""
+
+    def __init__(self, width: int, kv_heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.kv_heads = kv_heads
+        self.k = nn.Linear(width, kv_heads * head_dim, bias=False)
+        self.v = nn.Linear(width, kv_heads * head_dim, bias=False)
+
+    def forward(self, y_TD: Tensor, rotary: Rotary) -> tuple[Tensor, Tensor]:
+        k, v = (f(y_TD).unflatten(-1, (self.kv_heads, -1)) for f in (self.k, self.v))
+        return rotate(k, *rotary), v
+
+
+class Query(nn.Module):
+    """Query and output projections of one layer, around the attention."""
+
+    def __init__(self, width: int, heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.q = nn.Linear(width, heads * head_dim, bias=False)
+        self.o = nn.Linear(heads * head_dim, width, bias=False)
+
+    def forward(self, y_TD: Tensor, keys: Tensor, values: Tensor, rotary: Rotary, segments: Segments) -> Tensor:
+        q = rotate(self.q(y_TD).unflatten(-1, (self.heads, -1)), *rotary)
+        return self.o(attend(q, keys, values, segments).flatten(1))
+
+
+class GatedMLP(nn.Module):
+    """Gemma's GeGLU feed-forward."""
+
+    def __init__(self, width: int, mlp: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(width, mlp, bias=False)
+        self.up = nn.Linear(width, mlp, bias=False)
+        self.down = nn.Linear(mlp, width, bias=False)
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        return self.down(F.gelu(self.gate(x_TD), approximate="tanh") * self.up(x_TD))
+
+
+class PrefixLayer(nn.Module):
+    """One Gemma layer over the prefix. The last one stops after its keys and values."""
+
+    def __init__(self, c: Pi0Config, last: bool) -> None:
+        super().__init__()
+        self.norm1 = RMSNorm(c.width)
+        self.key_value = KeyValue(c.width, c.kv_heads, c.head_dim)
+        self.query = None if last else Query(c.width, c.heads, c.head_dim)
+        self.norm2 = None if last else RMSNorm(c.width)
+        self.mlp = None if last else GatedMLP(c.width, c.mlp)
+
+    def forward(self, x_TD: Tensor, rotary: Rotary, segments: Segments) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """The next residual stream (unchanged by the last layer) and this layer's keys and values."""
+        y = self.norm1(x_TD)
+        keys, values = self.key_value(y, rotary)
+        if self.query is not None and self.norm2 is not None and self.mlp is not None:
+            x_TD = x_TD + self.query(y, keys, values, rotary, segments)
+            x_TD = x_TD + self.mlp(self.norm2(x_TD))
+        return x_TD, (keys, values)
+
+
+class ExpertLayer(nn.Module):
+    """One layer of the action expert: its queries see the prefix's keys and its own."""
+
+    def __init__(self, c: Pi0Config) -> None:
+        super().__init__()
+        self.norm1 = GatedAdaptiveRMSNorm(c.expert_width, c.expert_width)
+        self.key_value = KeyValue(c.expert_width, c.kv_heads, c.head_dim)
+        self.query = Query(c.expert_width, c.heads, c.head_dim)
+        self.norm2 = GatedAdaptiveRMSNorm(c.expert_width, c.expert_width)
+        self.mlp = GatedMLP(c.expert_width, c.expert_mlp)
+
+    def forward(
+        self, x_SD: Tensor, cond_BD: Tensor, prefix: tuple[Tensor, Tensor], rotary: Rotary, layout: Layout
+    ) -> Tensor:
+        y, gate = self.norm1(x_SD, cond_BD, layout.draw_S)
+        keys, values = (
+            torch.cat((of_prefix, own))[layout.joint_index_K]
+            for of_prefix, own in zip(prefix, self.key_value(y, rotary), strict=True)
+        )
+        x_SD = x_SD + gate * self.query(y, keys, values, rotary, layout.suffix)
+        y, gate = self.norm2(x_SD, cond_BD, layout.draw_S)
+        return x_SD + gate * self.mlp(y)
+
+
+class Pi05(nn.Module):
+    """The whole policy network. `forward` predicts flow velocities for training; `sample` denoises action chunks."""
+
+    def __init__(self, config: Pi0Config) -> None:
+        super().__init__()
+        c = self.config = config
+        self.vision = VisionTower(
+            VisionConfig(
+                width=c.vision_width, depth=c.vision_depth, mlp=c.vision_mlp, heads=c.vision_heads, patch=c.patch,
+                image_size=c.image_size,
+            )  # fmt: skip
+        )
+        self.projector = nn.Linear(c.vision_width, c.width)
+        self.embed = nn.Embedding(c.vocab_size, c.width)
+        self.prefix_layers = nn.ModuleList(PrefixLayer(c, last=i == c.depth - 1) for i in range(c.depth))
+        self.expert_layers = nn.ModuleList(ExpertLayer(c) for _ in range(c.depth))
+        self.action_in = nn.Linear(c.max_action_dim, c.expert_width)
+        self.time_in = nn.Linear(c.expert_width, c.expert_width)
+        self.time_out = nn.Linear(c.expert_width, c.expert_width)
+        self.expert_norm = AdaptiveRMSNorm(c.expert_width, c.expert_width)
+        self.action_out = nn.Linear(c.expert_width, c.max_action_dim)
+        nn.init.normal_(self.embed.weight, std=c.width**-0.5)  # the embedding is multiplied by sqrt(width)
+
+    def forward(self, batch: PackedBatch, noised_SA: Tensor, time_D: Tensor, num_draws: int = 1) -> Tensor:
+        """Velocities [S * num_draws, max_action_dim] in fp32.
+
+        noised_SA: noised actions, sample-major, then draw, then step. time_D: flow time of each draw [B * num_draws].
+        """
+        layout = self.lay_out(batch, num_draws)
+        prefix = self.encode_prefix(batch, layout)
+        return self.denoise(noised_SA, time_D, prefix, layout)
+
+    @torch.no_grad()
+    def sample(self, batch: PackedBatch, noise_SA: Tensor) -> Tensor:
+        """Normalised action chunks [S, max_action_dim]: Euler steps over one cached prefix."""
+        layout = self.lay_out(batch, 1)
+        prefix = self.encode_prefix(batch, layout)
+        num_steps = self.config.denoise_steps
+        conditions = dict(zip(integration_times(num_steps), self.time_conditions(num_steps), strict=True))
+
+        def velocity(x_SA: Tensor, t: float) -> Tensor:
+            cond_BD = conditions[t].expand(batch.num_samples, -1)
+            return self._denoise(x_SA, cond_BD, prefix, layout)
+
+        return sample_ode(velocity, noise_SA, num_steps)
+
+    def lay_out(self, batch: PackedBatch, num_draws: int) -> Layout:
+        layout = lay_out(
+            batch.num_images_B, batch.num_text_B, batch.num_actions_B, self.vision.config.num_patches, num_draws
+        )
+        return layout.to(self.device)
+
+    @property
+    def device(self) -> torch.device:
+        return self.embed.weight.device
+
+    def encode_prefix(self, batch: PackedBatch, layout: Layout) -> KeysValues:
+        """Keys and values of every prefix layer."""
+        c = self.config
+        text_TD = self.embed(torch.from_numpy(batch.text_T).to(self.device)) * c.width**0.5
+        images = torch.from_numpy(batch.images_NHWC).to(self.device)
+        tokens_TD = torch.cat((self.projector(self.vision(images)).float(), text_TD)) if len(images) else text_TD
+        x_TD = tokens_TD[layout.prefix_index_T]
+        rotary = rotary_angles(layout.positions_T, c.head_dim)
+        cache: KeysValues = []
+        for layer in self.prefix_layers:
+            x_TD, keys_values = layer(x_TD, rotary, layout.prefix)
+            cache.append(keys_values)
+        return cache
+
+    def time_condition(self, time_D: Tensor) -> Tensor:
+        """The expert's condition [D, expert_width] for flow times."""
+        features = time_features(time_D, self.config.expert_width)
+        return F.silu(self.time_out(F.silu(self.time_in(features))))
+
+    def time_conditions(self, num_steps: int) -> Tensor:
+        return self.time_condition(torch.tensor(integration_times(num_steps), device=self.device))
+
+    def denoise(self, noised_SA: Tensor, time_D: Tensor, prefix: KeysValues, layout: Layout) -> Tensor:
+        return self._denoise(noised_SA, self.time_condition(time_D), prefix, layout)
+
+    def _denoise(self, noised_SA: Tensor, cond_BD: Tensor, prefix: KeysValues, layout: Layout) -> Tensor:
+        x_SD = self.action_in(noised_SA).float()
+        rotary = rotary_angles(layout.positions_S, self.config.head_dim)
+        for layer, keys_values in zip(self.expert_layers, prefix, strict=True):
+            x_SD = layer(x_SD, cond_BD, keys_values, rotary, layout)
+        y = self.expert_norm(x_SD, cond_BD, layout.draw_S)
+        with torch.autocast(y.device.type, enabled=False):  # the velocity itself is always fp32
+            return self.action_out(y)

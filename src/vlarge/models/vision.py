@@ -1,0 +1,78 @@
+"""SigLIP vision tower: one pass over all images of a batch, each image one segment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vlarge.models.attention import Segments, attend
+
+
+@dataclass(frozen=True, kw_only=True)
+class VisionConfig:
+    width: int
+    depth: int
+    mlp: int
+    heads: int
+    patch: int
+    image_size: int
+
+    @property
+    def num_patches(self) -> int:
+        return (self.image_size // self.patch) ** 2
+
+
+class VisionBlock(nn.Module):
+    """Pre-norm transformer block with biases (SigLIP)."""
+
+    def __init__(self, c: VisionConfig) -> None:
+        super().__init__()
+        self.heads = c.heads
+        self.norm1 = nn.LayerNorm(c.width, eps=1e-6)
+        self.q = nn.Linear(c.width, c.width)
+        self.k = nn.Linear(c.width, c.width)
+        self.v = nn.Linear(c.width, c.width)
+        self.o = nn.Linear(c.width, c.width)
+        self.norm2 = nn.LayerNorm(c.width, eps=1e-6)
+        self.up = nn.Linear(c.width, c.mlp)
+        self.down = nn.Linear(c.mlp, c.width)
+
+    def forward(self, x_TD: Tensor, segments: Segments) -> Tensor:
+        y = self.norm1(x_TD)
+        q, k, v = (f(y).unflatten(-1, (self.heads, -1)) for f in (self.q, self.k, self.v))
+        x_TD = x_TD + self.o(attend(q, k, v, segments).flatten(1))
+        return x_TD + self.down(F.gelu(self.up(self.norm2(x_TD)), approximate="tanh"))
+
+
+class VisionTower(nn.Module):
+    """Images to tokens. The patch embedding is a convolution written as the matrix product that it is."""
+
+    def __init__(self, c: VisionConfig) -> None:
+        super().__init__()
+        self.config = c
+        self.patch_embed = nn.Linear(3 * c.patch**2, c.width)
+        self.positions = nn.Parameter(torch.randn(c.num_patches, c.width) * 0.02)
+        self.blocks = nn.ModuleList(VisionBlock(c) for _ in range(c.depth))
+        self.norm = nn.LayerNorm(c.width, eps=1e-6)
+
+    def forward(self, images_NHWC: Tensor) -> Tensor:
+        """uint8 (or float in [-1, 1]) [N, image_size, image_size, 3] -> tokens [N * num_patches, width]."""
+        c = self.config
+        if not images_NHWC.is_floating_point():
+            images_NHWC = images_NHWC.float() / 127.5 - 1.0
+        x_NPD = self.patch_embed(patches(images_NHWC, c.patch)) + self.positions
+        x_TD = x_NPD.flatten(0, 1)
+        segments = Segments.self_attention((c.num_patches,) * len(images_NHWC))
+        for block in self.blocks:
+            x_TD = block(x_TD, segments)
+        return self.norm(x_TD)
+
+
+def patches(images_NHWC: Tensor, patch: int) -> Tensor:
+    """[N, H, W, C] -> [N, num_patches, C * patch * patch], rows first, values in a convolution's (C, row, column) order."""
+    n, h, w, c = images_NHWC.shape
+    x = images_NHWC.reshape(n, h // patch, patch, w // patch, patch, c)
+    return x.permute(0, 1, 3, 5, 2, 4).reshape(n, (h // patch) * (w // patch), c * patch * patch)

@@ -1,0 +1,1 @@
+"""A checkpoint as something that acts."""

@@ -1,0 +1,181 @@
+"""The whole configuration of a run: one frozen dataclass per table, read from TOML, strict about every name and type.
+
+A recipe is the defaults of each room's `config.py`, changed by a recipe file, then by overlays, then by `--a.b value`
+options; the last one wins. Nothing is guessed: an unknown name is an error that suggests the nearest one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from dataclasses import replace as replace_fields
+from functools import cache
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+from vlarge.contracts import InputError
+from vlarge.data.config import DataConfig
+from vlarge.evaluate.config import EvaluateConfig
+from vlarge.models.config import ModelConfig
+from vlarge.sim.config import SimConfig
+from vlarge.train.config import RunConfig, TrackConfig, TrainConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Every setting of a run. `recipe.toml` in a run directory is `dump(recipe)` and reproduces the run."""
+
+    run: RunConfig = field(default_factory=RunConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    track: TrackConfig = field(default_factory=TrackConfig)
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    sim: SimConfig = field(default_factory=SimConfig)
+
+
+def load(paths: Sequence[str | Path] = (), overrides: Mapping[str, object] | None = None) -> Recipe:
+    """The defaults, changed by each TOML file in turn, then by `overrides` ("train.steps" -> 40, or its text "40").
+
+    Raises InputError naming the file or option and the key: a file that is not there or not TOML, an unknown table or
+    key (with the nearest name), a value of another type.
+    """
+    recipe = Recipe()
+    for path in paths:
+        for key, value in _read(Path(path)).items():
+            recipe = _set(recipe, key, value, f"{path}: ", _convert)
+    for key, value in (overrides or {}).items():
+        recipe = _set(recipe, key, value, "", _parse if isinstance(value, str) else _convert)
+    return recipe
+
+
+def replace(recipe: Recipe, key: str, value: object) -> Recipe:
+    """The same recipe with one setting changed, as strict as a recipe file: `replace(recipe, "train.steps", 40)`."""
+    return _set(recipe, key, value, "", _convert)
+
+
+def dump(recipe: Recipe) -> str:
+    """Complete TOML text, every key with its value: `load` of it gives the same recipe."""
+    lines: list[str] = []
+    for table in fields(recipe):
+        lines += ["", f"[{table.name}]"]
+        settings = getattr(recipe, table.name)
+        lines += [f"{item.name} = {_toml(getattr(settings, item.name))}" for item in fields(settings)]
+    return "\n".join(lines[1:]) + "\n"
+
+
+def nearest(name: str, names: Iterable[str], prefix: str = "") -> str:
+    """The hint of an error about an unknown name: "; did you mean …?", or nothing where no name is near."""
+    found = difflib.get_close_matches(name, list(names), n=1)
+    return f"; did you mean {prefix}{found[0]}?" if found else ""
+
+
+@cache
+def keys() -> dict[str, Any]:
+    """Every setting by its dotted name, with its type."""
+    tables = get_type_hints(Recipe)
+    return {f"{table}.{key}": kind for table, config in tables.items() for key, kind in get_type_hints(config).items()}
+
+
+def _read(path: Path) -> dict[str, object]:
+    """The settings of one TOML file by dotted name."""
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"no recipe at {path}: give the path of a TOML file") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as TOML: {error}") from None
+    settings: dict[str, object] = {}
+    for name, table in document.items():
+        if not isinstance(table, dict):
+            raise InputError(f"{path}: key {name} stands outside every table{_hint(name)}")
+        _check_table(name, f"{path}: ")
+        settings |= {f"{name}.{key}": value for key, value in table.items()}
+    return settings
+
+
+def _set(recipe: Recipe, key: str, value: object, where: str, convert: Callable[[Any, Any], object]) -> Recipe:
+    table, _, name = key.partition(".")
+    if key not in keys():
+        if name:
+            _check_table(table, where)
+        raise InputError(f"{where}unknown key {key}{_hint(key)}")
+    kind = keys()[key]
+    try:
+        checked = convert(kind, value)
+    except ValueError:
+        raise InputError(f"{where}{key} must be {_describe(kind)}, got {_toml(value)}") from None
+    return replace_fields(recipe, **{table: replace_fields(getattr(recipe, table), **{name: checked})})
+
+
+def _check_table(name: str, where: str) -> None:
+    tables = [item.name for item in fields(Recipe)]
+    if name not in tables:
+        raise InputError(f"{where}unknown table [{name}]{nearest(name, tables) or '; tables: ' + ', '.join(tables)}")
+
+
+def _hint(key: str) -> str:
+    """Nearest setting: the same name in another table before a similar name."""
+    name = key.rpartition(".")[2]
+    twins = [full for full in keys() if full.endswith(f".{name}")]
+    return f"; did you mean {twins[0]}?" if twins else nearest(key, keys())
+
+
+def _convert(kind: Any, value: object) -> object:
+    """A TOML value as `kind`; ValueError when it is of another type."""
+    if get_origin(kind) is tuple:
+        if not isinstance(value, list | tuple):
+            raise ValueError
+        return tuple(_convert(item, each) for item, each in zip(_items(kind, len(value)), value, strict=True))
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        raise ValueError
+    return value
+
+
+def _parse(kind: Any, text: str) -> object:
+    """A command line's text as `kind`: lists are comma separated or TOML; ValueError when it does not read as one."""
+    if get_origin(kind) is tuple:
+        if text.lstrip().startswith("["):
+            return _convert(kind, _toml_value(text))
+        parts = [part.strip() for part in text.split(",") if part.strip()]
+        return tuple(_parse(item, part) for item, part in zip(_items(kind, len(parts)), parts, strict=True))
+    if kind is bool:
+        return ("false", "true").index(text.lower()) == 1
+    return kind(text)
+
+
+def _items(kind: Any, length: int) -> tuple[type, ...]:
+    """Types of a tuple's items: `tuple[int, ...]` takes any number, `tuple[float, float]` exactly two."""
+    arguments = get_args(kind)
+    return arguments[:1] * length if arguments[-1] is Ellipsis else arguments
+
+
+def _toml_value(text: str) -> object:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        raise ValueError from None
+
+
+def _describe(kind: Any) -> str:
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    if get_origin(kind) is not tuple:
+        return names[kind]
+    arguments = get_args(kind)
+    many = "" if arguments[-1] is Ellipsis else f"{len(arguments)} values, each "
+    return f"a list of {many}{names[arguments[0]]}"
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return str(value)

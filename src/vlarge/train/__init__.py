@@ -1,0 +1,1 @@
+"""The trainer: step, optimizer, checkpoints, tracking."""

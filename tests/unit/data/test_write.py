@@ -1,0 +1,361 @@
+"""What the writer writes, LeRobot's own library reads back: every frame, state, action and task."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import av
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from vlarge.contracts import InputError
+from vlarge.data.formats import series
+from vlarge.data.formats.write import LeRobotWriter
+
+FPS = 80
+TOP, WRIST = "observation.images.top", "observation.images.wrist"
+CAMERAS = {TOP: (48, 64), WRIST: (32, 32)}
+TASKS = ("close the drawer", "press the button, gently")
+LENGTHS = (13, 1, 22, 9, 17)
+ACTION_CHUNK = 4
+
+
+@dataclass
+class Episode:
+    task: str
+    states: np.ndarray
+    actions: np.ndarray
+    images: dict[str, np.ndarray]
+    extra: dict[str, np.ndarray]
+
+
+def _images(episode: int, length: int, height: int, width: int) -> np.ndarray:
+    y, x = np.mgrid[:height, :width]
+    frames = np.zeros((length, height, width, 3), np.uint8)
+    for t in range(length):
+        frames[t] = np.stack([x * 3 + t, y * 4, (x + y) * 2 + 20 * episode], -1) % 256 // 2 + 40
+        frames[t, 4:20, 2 + t : 14 + t] = (220, 30 + 40 * episode, 60)
+    return frames
+
+
+def _episode(index: int, length: int) -> Episode:
+    rng = np.random.default_rng(index)
+    return Episode(
+        task=TASKS[index % 2],
+        states=rng.normal(size=(length, 5)).astype(np.float32),
+        actions=rng.uniform(-1, 1, (length, 4)).astype(np.float32),
+        images={key: _images(index, length, *size) for key, size in CAMERAS.items()},
+        extra={"next.success": np.arange(length) == length - 1, "effort": rng.normal(size=(length, 2))},
+    )
+
+
+@pytest.fixture(scope="module")
+def episodes() -> list[Episode]:
+    return [_episode(i, n) for i, n in enumerate(LENGTHS)]
+
+
+def _writer(root: Path, **limits: int) -> LeRobotWriter:
+    return LeRobotWriter(
+        root,
+        fps=FPS,
+        cameras=CAMERAS,
+        state_names=[f"joint_{i}" for i in range(5)],
+        action_names=list("xyzg"),
+        robot_type="sawyer",
+        **limits,
+    )
+
+
+def _write(root: Path, episodes: list[Episode], **limits: int) -> Path:
+    with _writer(root, **limits) as writer:
+        for e in episodes:
+            writer.add_episode(e.task, e.states, e.actions, e.images, e.extra)
+        writer.finish()
+    return root
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory, episodes: list[Episode]) -> Path:
+    folder = tmp_path_factory.mktemp("write")
+    return _write(folder / "dataset", episodes, data_file_bytes=6000, video_file_bytes=20_000)
+
+
+def _meta(root: Path) -> list[dict]:
+    files = sorted(root.glob("meta/episodes/*/*.parquet"))
+    return [row for file in files for row in pq.read_table(file).to_pylist()]
+
+
+def _decode(path: Path) -> np.ndarray:
+    with av.open(str(path)) as container:
+        return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
+
+
+def _video(root: Path, meta: dict, key: str) -> tuple[Path, int]:
+    place = (meta[f"videos/{key}/{name}_index"] for name in ("chunk", "file"))
+    path = root / "videos" / key / "chunk-{:03d}/file-{:03d}.mp4".format(*place)
+    first = meta[f"videos/{key}/from_timestamp"] * FPS
+    assert first == int(first)
+    return path, int(first)
+
+
+LEROBOT_READS = """
+import sys, warnings
+warnings.simplefilter("ignore")
+import numpy as np
+from lerobot.datasets.lerobot_dataset import LeRobotDataset
+root, out, cameras = sys.argv[1], sys.argv[2], sys.argv[3].split(",")
+options = dict(root=root, video_backend="pyav", return_uint8=True)
+items = [dataset[i] for dataset in [LeRobotDataset("local/x", **options)] for i in range(len(dataset))]
+arrays = {k: np.stack([np.asarray(item[k]) for item in items]) for k in items[0] if k != "task"}
+deltas = {"action": [i / 80 for i in range(4)], cameras[0]: [-1 / 80, 0]}
+chunked = LeRobotDataset("local/x", delta_timestamps=deltas, **options)
+chunks = [chunked[i] for i in range(len(chunked))]
+for k in ("action", "action_is_pad", cameras[0]):
+    arrays["chunk/" + k] = np.stack([np.asarray(item[k]) for item in chunks])
+stats = LeRobotDataset("local/x", **options).meta.stats
+arrays |= {f"stats/{f}/{k}": v for f, kinds in stats.items() for k, v in kinds.items()}
+np.savez(out, task=np.array([item["task"] for item in items]), **arrays)
+"""
+
+
+@pytest.fixture(scope="module")
+def lerobot_items(root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
+    """All items as the real library returns them, from a process of its own with an empty cache and no network."""
+    pytest.importorskip("importlib.metadata").version("lerobot")
+    folder = tmp_path_factory.mktemp("lerobot")
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", LEROBOT_READS, str(root), str(folder / "items.npz"), ",".join(CAMERAS)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    with np.load(folder / "items.npz") as items:
+        return dict(items)
+
+
+def _frames(episodes: list[Episode]) -> Iterator[tuple[int, int, int]]:
+    frames = [(e, t) for e, episode in enumerate(episodes) for t in range(len(episode.states))]
+    return ((row, e, t) for row, (e, t) in enumerate(frames))
+
+
+def test_lerobot_reads_rows_and_tasks(lerobot_items: dict[str, np.ndarray], episodes: list[Episode]) -> None:
+    assert len(lerobot_items["index"]) == sum(LENGTHS)
+    for row, e, t in _frames(episodes):
+        episode = episodes[e]
+        np.testing.assert_array_equal(lerobot_items["observation.state"][row], episode.states[t])
+        np.testing.assert_array_equal(lerobot_items["action"][row], episode.actions[t])
+        np.testing.assert_allclose(lerobot_items["effort"][row], episode.extra["effort"][t], rtol=1e-6)
+        assert lerobot_items["next.success"][row] == (t == LENGTHS[e] - 1)
+        assert lerobot_items["task"][row] == episode.task
+        numbers = [int(lerobot_items[k][row]) for k in ("index", "episode_index", "frame_index", "task_index")]
+        assert numbers == [row, e, t, e % 2]
+        assert lerobot_items["timestamp"][row] == np.float32(t / FPS)
+
+
+@pytest.mark.parametrize("key", CAMERAS)
+def test_lerobot_reads_the_same_pixels(
+    lerobot_items: dict[str, np.ndarray], episodes: list[Episode], root: Path, key: str
+) -> None:
+    decoded = []
+    for meta in _meta(root):
+        path, first = _video(root, meta, key)
+        decoded.extend(_decode(path)[first : first + meta["length"]])
+    for row, e, t in _frames(episodes):
+        pixels = lerobot_items[key][row].transpose(1, 2, 0)
+        np.testing.assert_array_equal(pixels, decoded[row])
+        error = pixels.astype(float) - episodes[e].images[key][t]
+        assert 10 * np.log10(255**2 / (error**2).mean()) >= 38
+
+
+def test_lerobot_reads_action_chunks(lerobot_items: dict[str, np.ndarray], episodes: list[Episode]) -> None:
+    for row, e, t in _frames(episodes):
+        actions = episodes[e].actions
+        valid = actions[t : t + ACTION_CHUNK]
+        np.testing.assert_array_equal(lerobot_items["chunk/action"][row][: len(valid)], valid)
+        expected_pad = np.arange(ACTION_CHUNK) >= len(valid)
+        np.testing.assert_array_equal(lerobot_items["chunk/action_is_pad"][row], expected_pad)
+        images = lerobot_items[f"chunk/{TOP}"][row]
+        np.testing.assert_array_equal(images[1], lerobot_items[TOP][row])
+        np.testing.assert_array_equal(images[0], lerobot_items[TOP][row - (t > 0)])
+
+
+def test_lerobot_reads_exact_stats(lerobot_items: dict[str, np.ndarray], episodes: list[Episode]) -> None:
+    actions = np.concatenate([e.actions for e in episodes]).astype(np.float64)
+    pixels = np.concatenate([e.images[TOP].reshape(-1, 3) for e in episodes]) / 255
+    for feature, values, shape in (("action", actions, (4,)), (TOP, pixels, (3, 1, 1))):
+        expected = {"min": values.min(0), "max": values.max(0), "mean": values.mean(0), "std": values.std(0)}
+        expected |= {f"q{q:02d}": np.quantile(values, q / 100, axis=0) for q in (1, 10, 50, 90, 99)}
+        for name, value in expected.items():
+            np.testing.assert_allclose(lerobot_items[f"stats/{feature}/{name}"], value.reshape(shape), rtol=1e-9)
+        assert lerobot_items[f"stats/{feature}/count"] == sum(LENGTHS)
+
+
+def test_episode_rows_say_where_everything_lies(root: Path, episodes: list[Episode]) -> None:
+    rows = _meta(root)
+    assert [row["episode_index"] for row in rows] == list(range(len(LENGTHS)))
+    starts = np.cumsum([0, *LENGTHS])
+    for e, row in enumerate(rows):
+        assert (row["dataset_from_index"], row["dataset_to_index"]) == (starts[e], starts[e + 1])
+        assert (row["length"], row["tasks"]) == (LENGTHS[e], [TASKS[e % 2]])
+        np.testing.assert_allclose(row["stats/action/mean"], episodes[e].actions.astype(np.float64).mean(0))
+        assert np.shape(row[f"stats/{TOP}/q99"]) == (3, 1, 1)
+        data = root / "data/chunk-{:03d}/file-{:03d}.parquet".format(row["data/chunk_index"], row["data/file_index"])
+        assert e in pq.read_table(data, columns=["episode_index"])["episode_index"].to_pylist()
+    assert len({row["data/file_index"] for row in rows}) > 1
+    assert len({row[f"videos/{TOP}/file_index"] for row in rows}) > 1
+    assert len({row[f"videos/{TOP}/file_index"] for row in rows}) < len(rows)
+
+
+def test_each_row_group_is_an_episode(root: Path) -> None:
+    groups = []
+    for path in sorted(root.glob("data/*/*.parquet")):
+        file = pq.ParquetFile(path)
+        for i in range(file.num_row_groups):
+            groups.append(set(file.read_row_group(i)["episode_index"].to_pylist()))
+    assert groups == [{e} for e in range(len(LENGTHS))]
+
+
+def test_videos_have_exact_times_and_a_keyframe_per_episode(root: Path) -> None:
+    for key in CAMERAS:
+        for meta in _meta(root):
+            path, first = _video(root, meta, key)
+            with av.open(str(path)) as container:
+                assert container.streams.video[0].average_rate == FPS
+                frames = [(frame.pts * frame.time_base, frame.key_frame) for frame in container.decode(video=0)]
+            assert [time * FPS for time, _ in frames] == list(range(len(frames)))
+            assert frames[first][1]
+            assert meta[f"videos/{key}/to_timestamp"] == (first + meta["length"]) / FPS
+            content = path.read_bytes()
+            assert content.index(b"moov") < content.index(b"mdat")
+
+
+def test_info(root: Path) -> None:
+    info = json.loads((root / "meta/info.json").read_text())
+    assert (info["codebase_version"], info["fps"], info["robot_type"]) == ("v3.0", FPS, "sawyer")
+    assert (info["total_episodes"], info["total_frames"], info["total_tasks"]) == (5, sum(LENGTHS), 2)
+    assert info["features"]["action"] == {"dtype": "float32", "shape": [4], "names": ["x", "y", "z", "g"]}
+    assert info["features"]["next.success"]["dtype"] == "bool"
+    assert info["features"][TOP]["info"]["video.codec"] == "h264"
+
+
+def test_same_episodes_give_the_same_bytes(root: Path, episodes: list[Episode], tmp_path: Path) -> None:
+    again = _write(tmp_path / "again", episodes, data_file_bytes=6000, video_file_bytes=20_000)
+    names = sorted(str(p.relative_to(root)) for p in root.rglob("*") if p.is_file())
+    assert names == sorted(str(p.relative_to(again)) for p in again.rglob("*") if p.is_file())
+    assert [n for n in names if (root / n).read_bytes() != (again / n).read_bytes()] == []
+
+
+def test_a_video_file_ends_before_times_lose_precision(
+    episodes: list[Episode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(series, "MAX_VIDEO_S", 25 / FPS)
+    rows = _meta(_write(tmp_path / "dataset", episodes))
+    assert [row[f"videos/{TOP}/file_index"] for row in rows] == [0, 0, 1, 2, 3]
+
+
+def test_many_episodes_fill_several_metadata_files(episodes: list[Episode], tmp_path: Path) -> None:
+    short = episodes[1]
+    rows = _meta(_write(tmp_path / "dataset", [short] * 230, data_file_bytes=400_000))
+    assert [row["episode_index"] for row in rows] == list(range(230))
+    assert sorted({row["meta/episodes/file_index"] for row in rows}) == [0, 1, 2]
+
+
+def _broken(episode: Episode, name: str) -> Episode:
+    broken = _episode(2, 22)
+    match name:
+        case "nan action":
+            broken.actions[7, 2] = np.nan
+        case "inf state":
+            broken.states[3, 0] = np.inf
+        case "short action":
+            broken.actions = broken.actions[:-1]
+        case "image size":
+            broken.images[TOP] = broken.images[WRIST]
+        case "float image":
+            broken.images[TOP] = broken.images[TOP] / np.float32(255)
+        case "no camera":
+            del broken.images[WRIST]
+        case "new column":
+            broken.extra["reward"] = np.zeros(22)
+        case "empty":
+            broken = _episode(2, 0)
+    return broken
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nan action", "episode 1: NaN or inf in action at frame 7"),
+        ("inf state", r"episode 1: NaN or inf in observation.state at frame 3"),
+        ("short action", r"action is float32 \[21, 4\], expected float32 \[22, 4\]"),
+        ("image size", rf"{TOP} is uint8 \[22, 32, 32, 3\], expected"),
+        ("float image", rf"{TOP} is float32"),
+        ("no camera", f"episode 1: missing or unexpected: {WRIST}"),
+        ("new column", "episode 1: missing or unexpected: reward"),
+        ("empty", "episode 1 has no frame"),
+    ],
+)
+def test_a_bad_episode_is_refused_whole(episodes: list[Episode], tmp_path: Path, name: str, message: str) -> None:
+    good, bad = episodes[0], _broken(episodes[2], name)
+    with _writer(tmp_path / "dataset") as writer:
+        writer.add_episode(good.task, good.states, good.actions, good.images, good.extra)
+        with pytest.raises(InputError, match=message):
+            writer.add_episode("another task", bad.states, bad.actions, bad.images, bad.extra)
+        writer.finish()
+    assert json.loads((tmp_path / "dataset/meta/info.json").read_text())["total_frames"] == LENGTHS[0]
+    assert len(_decode(next((tmp_path / "dataset/videos" / TOP).rglob("*.mp4")))) == LENGTHS[0]
+
+
+def test_existing_root_is_refused_and_kept(tmp_path: Path) -> None:
+    (tmp_path / "dataset").mkdir()
+    (tmp_path / "dataset/precious").write_text("data")
+    with pytest.raises(InputError, match="exists; choose another folder"):
+        _writer(tmp_path / "dataset")
+    assert [p.name for p in tmp_path.rglob("*")] == ["dataset", "precious"]
+
+
+def test_second_writer_is_refused_and_the_first_finishes(episodes: list[Episode], tmp_path: Path) -> None:
+    e = episodes[0]
+    with _writer(tmp_path / "dataset") as writer:
+        writer.add_episode(e.task, e.states, e.actions, e.images)
+        with pytest.raises(InputError, match="being written by another"):
+            _writer(tmp_path / "dataset")
+        writer.finish()
+    assert [p.name for p in tmp_path.iterdir()] == ["dataset"]
+
+
+def test_failure_leaves_nothing(episodes: list[Episode], tmp_path: Path) -> None:
+    e = episodes[0]
+    with pytest.raises(KeyboardInterrupt), _writer(tmp_path / "dataset") as writer:
+        writer.add_episode(e.task, e.states, e.actions, e.images)
+        assert not (tmp_path / "dataset").exists()
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_writer_left_is_cleared(episodes: list[Episode], tmp_path: Path) -> None:
+    code = (
+        "import os, sys; from pathlib import Path; from vlarge.data.formats.staging import StagedFolder;"
+        "(StagedFolder(Path(sys.argv[1])).path / 'videos').mkdir(); os._exit(9)"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path / "dataset")], check=False).returncode == 9
+    assert (tmp_path / ".dataset.partial/videos").is_dir()
+    root = _write(tmp_path / "dataset", episodes[:1])
+    assert json.loads((root / "meta/info.json").read_text())["total_episodes"] == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["dataset"]
+
+
+def test_no_episode_is_refused(tmp_path: Path) -> None:
+    with _writer(tmp_path / "dataset") as writer, pytest.raises(InputError, match="no episode"):
+        writer.finish()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_fraction_of_a_frame_per_second_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"fps = 12\.5"):
+        LeRobotWriter(
+            tmp_path / "x", fps=12.5, cameras=CAMERAS, state_names=["a"], action_names=["b"], robot_type="sawyer"
+        )
