@@ -19,6 +19,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from vlarge.contracts import InputError
 from vlarge.data.config import DataConfig
 from vlarge.evaluate.config import EvaluateConfig
+from vlarge.loop.config import RecordConfig
 from vlarge.models.config import ModelConfig
 from vlarge.sim.config import SimConfig
 from vlarge.train.config import RunConfig, TrackConfig, TrainConfig
@@ -35,6 +36,7 @@ class Recipe:
     track: TrackConfig = field(default_factory=TrackConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     sim: SimConfig = field(default_factory=SimConfig)
+    record: RecordConfig = field(default_factory=RecordConfig)
 
 
 def load(paths: Sequence[str | Path] = (), overrides: Mapping[str, object] | None = None) -> Recipe:
@@ -73,6 +75,13 @@ def nearest(name: str, names: Iterable[str], prefix: str = "") -> str:
     return f"; did you mean {prefix}{found[0]}?" if found else ""
 
 
+def nearest_key(key: str, aliases: Iterable[str] = (), prefix: str = "") -> str:
+    """The same for a setting: the same name in another table comes before a similar name."""
+    name = key.rpartition(".")[2]
+    twins = [full for full in keys() if full.endswith(f".{name}")]
+    return f"; did you mean {prefix}{twins[0]}?" if twins else nearest(key, [*keys(), *aliases], prefix)
+
+
 @cache
 def keys() -> dict[str, Any]:
     """Every setting by its dotted name, with its type."""
@@ -91,7 +100,7 @@ def _read(path: Path) -> dict[str, object]:
     settings: dict[str, object] = {}
     for name, table in document.items():
         if not isinstance(table, dict):
-            raise InputError(f"{path}: key {name} stands outside every table{_hint(name)}")
+            raise InputError(f"{path}: key {name} stands outside every table{nearest_key(name)}")
         _check_table(name, f"{path}: ")
         settings |= {f"{name}.{key}": value for key, value in table.items()}
     return settings
@@ -102,7 +111,7 @@ def _set(recipe: Recipe, key: str, value: object, where: str, convert: Callable[
     if key not in keys():
         if name:
             _check_table(table, where)
-        raise InputError(f"{where}unknown key {key}{_hint(key)}")
+        raise InputError(f"{where}unknown key {key}{nearest_key(key)}")
     kind = keys()[key]
     try:
         checked = convert(kind, value)
@@ -115,13 +124,6 @@ def _check_table(name: str, where: str) -> None:
     tables = [item.name for item in fields(Recipe)]
     if name not in tables:
         raise InputError(f"{where}unknown table [{name}]{nearest(name, tables) or '; tables: ' + ', '.join(tables)}")
-
-
-def _hint(key: str) -> str:
-    """Nearest setting: the same name in another table before a similar name."""
-    name = key.rpartition(".")[2]
-    twins = [full for full in keys() if full.endswith(f".{name}")]
-    return f"; did you mean {twins[0]}?" if twins else nearest(key, keys())
 
 
 def _convert(kind: Any, value: object) -> object:

@@ -1,4 +1,4 @@
-"""The import rule of the floor plan: rooms on one level do not know each other, and models are known by their contract."""
+"""The import rule of the floor plan: rooms on one level do not know each other, nor higher rooms."""
 
 import ast
 import sys
@@ -25,6 +25,7 @@ LEVELS = {
     "rl": 5,
     "loop": 6,
     "cli": 7,
+    "__main__": 8,
 }
 # What a room may import beyond its own modules and `contracts`, where its level does not say it.
 SPECIAL = {"cluster.plan": (), "cluster.launch": ("recipe",), "cluster.lake": ("data",), "cluster.doctor": ()}
@@ -72,9 +73,13 @@ def imports(path: Path) -> Iterator[str]:
             base = ".".join(package[: len(package) - node.level + 1]) + "." if node.level else ""
             source = f"{base}{node.module or ''}".rstrip(".")
             yield source
-            yield from (
-                f"{source}.{alias.name}" for alias in node.names if (PACKAGE.parent / source.replace(".", "/")).is_dir()
-            )
+            members = (f"{source}.{alias.name}" for alias in node.names)
+            yield from (member for member in members if is_module(member))
+
+
+def is_module(name: str) -> bool:
+    path = PACKAGE.parent.joinpath(*name.split("."))
+    return path.is_dir() or path.with_suffix(".py").is_file()
 
 
 def module_name(path: Path) -> str:

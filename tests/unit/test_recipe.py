@@ -55,6 +55,7 @@ def test_overlays_and_overrides_win_in_order(tmp_path: Path) -> None:
     [
         ("[train]\nstep = 4", "unknown key train.step; did you mean train.steps?"),
         ("[train]\nseed = 4", "unknown key train.seed; did you mean run.seed?"),
+        ("[data]\nclip_norm = 4", "unknown key data.clip_norm; did you mean train.clip_norm?"),
         ("[trian]\nsteps = 4", r"unknown table \[trian\]; did you mean train?"),
         ("[zzz]", r"unknown table \[zzz\]; tables: run, data, model"),
         ("steps = 4", "key steps stands outside every table; did you mean train.steps?"),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vlarge.contracts import InputError
-from vlarge.recipe import Recipe, keys, load, nearest
+from vlarge.recipe import Recipe, keys, load, nearest, nearest_key
 
 # What everybody types for LeRobot, and the setting it is here.
 ALIASES = {
@@ -79,7 +79,7 @@ def split(argv: Sequence[str], flags: Mapping[str, type]) -> CommandLine:
     `--a.b value` and `--a.b=value` are the same, and so are `-` and `_` in a name.
     """
     switches = {name for name, kind in {**keys(), **flags}.items() if kind is bool}
-    known = [*keys(), *ALIASES, *flags]
+    known = {*keys(), *ALIASES, *flags}
     paths: list[Path] = []
     options: list[tuple[str, str]] = []
     tokens = list(argv)
@@ -97,12 +97,12 @@ def split(argv: Sequence[str], flags: Mapping[str, type]) -> CommandLine:
     return CommandLine(paths, _overrides(settings), {name: value for name, value in options if name in flags})
 
 
-def _option(text: str, tokens: list[str], known: Sequence[str], switches: set[str]) -> tuple[str, str]:
+def _option(text: str, tokens: list[str], known: set[str], switches: set[str]) -> tuple[str, str]:
     """Name and value of the option `--text`, taking the value from `tokens` where it stands apart."""
     name, equals, value = text.partition("=")
     name = name.replace("-", "_")
     if name not in known:
-        raise InputError(f"unknown option --{text.partition('=')[0]}{nearest(name, known, prefix='--')}")
+        raise InputError(f"unknown option --{text.partition('=')[0]}{nearest_key(name, known, '--')}")
     if equals:
         return name, value
     if name in switches and not (tokens and tokens[0].lower() in ("true", "false")):

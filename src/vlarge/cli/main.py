@@ -7,6 +7,7 @@ Exit codes: 0 good, 1 the answer is no, 2 bad input or usage, 3 undecided, 130 i
 from __future__ import annotations
 
 import ast
+import contextlib
 import errno
 import importlib
 import os
@@ -22,19 +23,12 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code. `argv` leaves out the program's name."""
-    verb, *rest = list(sys.argv[1:] if argv is None else argv) or ["--help"]
-    if verb in ("-h", "--help"):
-        print(_help(verbs()))
-        return 0
-    if verb == "--version":
-        print(f"vlarge {vlarge.__version__}")
-        return 0
     try:
-        return _run(verb, rest)
+        return _guarded(list(sys.argv[1:] if argv is None else argv))
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader of our output, such as `head`, has left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 0
 
 
@@ -59,23 +53,48 @@ def _help(lines: Mapping[str, str]) -> str:
     return f"usage: vlarge VERB …\n\n{vlarge.__doc__}\n\n{listing}\n\n{EXAMPLE}"
 
 
-def _run(verb: str, argv: list[str]) -> int:
-    from vlarge.contracts import InputError
-
+def _guarded(argv: list[str]) -> int:
+    """Runs the command line; a user's mistake and a full disk become one line."""
     try:
-        if verb not in verbs():
-            from vlarge.recipe import nearest
-
-            raise InputError(f"unknown verb {verb}{nearest(verb, verbs()) or '; `vlarge --help` lists them'}")
-        code: int = importlib.import_module(f"vlarge.cli.{verb}").run(argv)
+        code = _run(*argv) if argv else _run("--help")
+        sys.stdout.flush()
         return code
-    except InputError as error:
+    except ValueError as error:
+        from vlarge.contracts import InputError
+
+        if not isinstance(error, InputError):
+            raise
         return _fail(str(error))
     except OSError as error:
         if error.errno not in DISK_FULL:
             raise
+        _drop_output()
         place = f" while writing {error.filename}" if error.filename else ""
         return _fail(f"the disk is full{place}: free some space and run the same command again")
+
+
+def _run(verb: str, *argv: str) -> int:
+    if verb in ("-h", "--help"):
+        print(_help(verbs()))
+        return 0
+    if verb == "--version":
+        print(f"vlarge {vlarge.__version__}")
+        return 0
+    if verb not in verbs():
+        from vlarge.contracts import InputError
+        from vlarge.recipe import nearest
+
+        raise InputError(f"unknown verb {verb}{nearest(verb, verbs()) or '; `vlarge --help` lists them'}")
+    code: int = importlib.import_module(f"vlarge.cli.{verb}").run(list(argv))
+    return code
+
+
+def _drop_output() -> None:
+    """Lets go of what stdout still holds, so that Python does not fail on it again while it shuts down."""
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+    with contextlib.suppress(OSError), open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def _fail(message: str) -> int:

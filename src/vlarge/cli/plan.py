@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from vlarge.cli.arguments import Command, choose
+from vlarge.cli.show import console, print_json
 from vlarge.cluster.plan import claims, scrutiny
 from vlarge.contracts import InputError
 
@@ -51,7 +50,7 @@ def run(argv: Sequence[str]) -> int:
 def _claims(arguments: Claims) -> int:
     rows = _rows(arguments)
     if arguments.json:
-        print(json.dumps({"claims": [asdict(row) for row in rows]}, indent=2, ensure_ascii=False))
+        print_json({"claims": [asdict(row) for row in rows]})
     else:
         _print(rows)
     return int(bool(arguments.claim) and any(row.verdict == claims.DOES_NOT_FOLLOW for row in rows))
@@ -69,17 +68,16 @@ def _rows(arguments: Claims) -> list[claims.Check]:
 def _print(rows: Sequence[claims.Check]) -> None:
     """A table of four columns, each row's reason below it at full width."""
     from rich import box
-    from rich.console import Console
     from rich.padding import Padding
     from rich.table import Table
 
-    console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
+    paper = console()
     columns = {"claim": 24, "raw numbers": 25, "they give": 25, "verdict": 18}
     for place, row in enumerate(rows):
-        table = Table(box=box.SIMPLE_HEAD, show_header=place == 0, show_edge=False, padding=(0, 2, 0, 0))
+        table = Table(box=box.SIMPLE_HEAD, show_header=place == 0, show_edge=False, padding=(0, 1, 0, 0))
         for name, width in columns.items():
             table.add_column(name, width=width, header_style="bold")
         style = STYLES.get(row.verdict, "red")
         table.add_row(f"[bold]{row.claim}[/]", row.raw, f"[cyan]{row.gives}[/]", f"[bold {style}]{row.verdict}[/]")
-        console.print(table)
-        console.print(Padding(f"[dim]{row.why}[/]", (0, 0, 1, 2)))
+        paper.print(table)
+        paper.print(Padding(f"[dim]{row.why}[/]", (0, 0, 1, 2), expand=False))

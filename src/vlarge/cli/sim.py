@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vlarge.cli.arguments import Command, choose
+from vlarge.cli.show import print_json
 
 HELP = "list the simulated environments at hand"
 
@@ -30,5 +30,8 @@ def _list(arguments: List) -> int:
     from vlarge.sim import list_envs
 
     names = list_envs()
-    print(json.dumps({"environments": names}, indent=2) if arguments.json else "\n".join(names))
+    if arguments.json:
+        print_json({"environments": names})
+    else:
+        print("\n".join(names))
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 from vlarge.contracts import InputError
@@ -101,7 +102,7 @@ def misplaced_spans(spans: Sequence[Span]) -> list[Span]:
         expected += span.length
     wrong: set[Span] = set()
     by_start = sorted(spans, key=lambda s: (s.first, s.episode))
-    for left, right in zip(by_start, by_start[1:], strict=False):
+    for left, right in pairwise(by_start):
         if left.stop > right.first:
             wrong |= {left, right} & moved or {left, right}
     return [s for s in ordered if s in wrong]
@@ -112,10 +113,9 @@ def require_trainable(dataset: Dataset) -> None:
     refused = [f for f in dataset.faults if f.action == "refuse"]
     if refused:
         numbers = " ".join(str(n) for n in sorted({f.episode for f in refused if f.episode is not None}))
-        raise InputError(
-            f"{dataset.root}: {refused[0]}{f' (and {len(refused) - 1} more)' if len(refused) > 1 else ''}; mend the data or "
-            f"leave out what is named with --data.exclude-episodes {numbers}"
-        )
+        more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
+        remedy = f"mend the data or leave it out with --data.exclude-episodes {numbers}"
+        raise InputError(f"{dataset.root}: {refused[0]}{more}; {remedy}")
     if not dataset.num_frames:
         why = f"; the first of {len(dataset.faults)} faults: {dataset.faults[0]}" if dataset.faults else ""
         raise InputError(f"{dataset.root}: no episode to train on{why}")

@@ -25,7 +25,7 @@ class DataConfig:
     exclude_episodes: tuple[int, ...] = ()
     normalization: str = "quantile"  # or "mean_std", "min_max"
     tokenizer: str = "bytes"  # or the path of a tokenizer.json
-    max_text_tokens: int = 200
+    max_text_tokens: int = 512
     clip_frames: int = 16
     window_clips: int = 256
     decode_threads: int = 2

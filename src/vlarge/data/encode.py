@@ -11,8 +11,8 @@ import numpy as np
 if TYPE_CHECKING:
     from av import VideoFrame
 
-# On renders of 96 to 128 pixels this gives 40 dB at 1.5 kB a frame. Colour is kept at full resolution: halved (yuv420p),
-# no quality setting brings such small frames beyond 34 dB.
+# On renders of 96 to 128 pixels this gives 40 dB at 1.5 kB a frame. Colour keeps its full resolution: with yuv420p no
+# quality setting brings such small frames beyond 34 dB.
 CRF = 16
 GOP_FRAMES = 4
 PIX_FMT = "yuv444p"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -72,15 +72,18 @@ class Listed:
 
 @dataclass(frozen=True, eq=False)
 class Manifest:
-    """A dataset as found: only episodes without fault, in order of their numbers."""
+    """A dataset as found: only episodes without fault, in order of their numbers.
+
+    task_texts: the text of each task_index. metadata_files: what decides, beside the data files, what is read.
+    """
 
     format: str
     fps: float
     features: Mapping[str, Mapping[str, object]]
     cameras: Mapping[str, Camera]
-    tasks: Mapping[int, str]
     episodes: tuple[Episode, ...]
     faults: tuple[Fault, ...]
     state_dim: int
     action_dim: int
-    metadata_files: tuple[str, ...] = field(default=())
+    task_texts: Mapping[int, str]
+    metadata_files: tuple[str, ...]

@@ -48,12 +48,24 @@ class VideoFile:
 
     @property
     def num_bytes(self) -> int:
-        """Memory of this table."""
-        return sum(a.nbytes for a in (self.offset_P, self.size_P, self.pts_P, self.is_key_P, self.frame_packets_F))
+        """Memory of this table, with what it derives."""
+        stored = (self.offset_P, self.size_P, self.pts_P, self.is_key_P, self.frame_packets_F)
+        return sum(a.nbytes for a in stored) + 24 * self.num_frames
 
     @cached_property
     def pts_F(self) -> np.ndarray:
         return self.pts_P[self.frame_packets_F]
+
+    @cached_property
+    def keys_K(self) -> np.ndarray:
+        """Packets where decoding can start, in order of presentation; the first one at least."""
+        keys = np.flatnonzero(self.is_key_P) if self.is_key_P.any() else np.zeros(1, np.int64)
+        return keys[np.argsort(self.pts_P[keys], kind="stable")]
+
+    @cached_property
+    def last_packet_F(self) -> np.ndarray:
+        """The last packet, in decode order, of all frames shown up to this one."""
+        return np.maximum.accumulate(self.frame_packets_F)
 
     @property
     def time_F(self) -> np.ndarray:
@@ -79,8 +91,9 @@ def read_video_file(path: Path) -> VideoFile:
     size = path.stat().st_size
     if size == 0:
         raise BrokenFile("empty_mp4", "the file has 0 bytes (an aborted download?)")
+    moov = _read_moov(path, size)
     try:
-        return _from_moov(path, _read_moov(path, size), size)
+        return _from_moov(path, moov, size)
     except (_Unusual, KeyError, struct.error, ValueError, IndexError):
         return scan_packets(path)
 
@@ -93,24 +106,27 @@ def scan_packets(path: Path) -> VideoFile:
         with av.open(str(path)) as container:
             stream = container.streams.video[0]
             packets = [p for p in container.demux(stream) if p.pts is not None and p.dts is not None]
-            shown = np.array([not p.is_discard for p in packets], bool)
-            pts = np.array([p.pts for p in packets], np.int64)
-            return VideoFile(
-                path=path,
-                codec=stream.codec_context.name.removeprefix("lib").replace("dav1d", "av1"),
-                extradata=bytes(stream.codec_context.extradata or b""),
-                height=stream.codec_context.height,
-                width=stream.codec_context.width,
-                time_base=Fraction(stream.time_base or 1),
-                offset_P=np.array([p.pos for p in packets], np.int64),
-                size_P=np.array([p.size for p in packets], np.int64),
-                pts_P=pts,
-                is_key_P=np.array([p.is_keyframe for p in packets], bool),
-                frame_packets_F=np.flatnonzero(shown)[np.argsort(pts[shown], kind="stable")],
-                file_bytes=path.stat().st_size,
-            )
+            decoder = stream.codec_context
     except (av.error.FFmpegError, IndexError) as error:
         raise BrokenFile("unreadable_mp4", f"FFmpeg finds no video in it ({error})") from error
+    if decoder is None:
+        raise BrokenFile("unreadable_mp4", "FFmpeg does not know its codec")
+    pts_P = np.array([p.pts for p in packets], np.int64)
+    shown = np.flatnonzero([not p.is_discard for p in packets])
+    return VideoFile(
+        path=path,
+        codec="av1" if decoder.name == "libdav1d" else decoder.name,
+        extradata=bytes(decoder.extradata or b""),
+        height=decoder.height,
+        width=decoder.width,
+        time_base=Fraction(stream.time_base or 1),
+        offset_P=np.array([p.pos for p in packets], np.int64),
+        size_P=np.array([p.size for p in packets], np.int64),
+        pts_P=pts_P,
+        is_key_P=np.array([p.is_keyframe for p in packets], bool),
+        frame_packets_F=shown[np.argsort(pts_P[shown], kind="stable")],
+        file_bytes=path.stat().st_size,
+    )
 
 
 def _read_moov(path: Path, file_bytes: int) -> bytes:
@@ -129,7 +145,9 @@ def _read_moov(path: Path, file_bytes: int) -> bytes:
             if kind == b"moov" and position + size <= file_bytes and size < MAX_MOOV_BYTES:
                 return file.read(size - head)
             position += size
-    raise BrokenFile("moov_missing", "it has no moov box (an interrupted recording or download?); nothing can be decoded")
+    raise BrokenFile(
+        "moov_missing", "it has no moov box (an interrupted recording or download?); nothing can be decoded"
+    )
 
 
 def _boxes(data: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -29,14 +30,18 @@ class Tokenizer(Protocol):
 
 
 class ByteTokenizer:
-    """UTF-8 bytes as ids 0 to 255, then BOS and EOS. Needs no file."""
+    """UTF-8 bytes as ids 0 to 255, then BOS, EOS, and one id for each piece that every prompt repeats. Needs no file."""
 
-    vocab_size = 258
     bos_id = 256
     eos_id = 257
+    pieces: ClassVar[dict[str, int]] = {"Task: ": 258, ", State: ": 259, ";\nAction: ": 260}
+    vocab_size = 261
 
     def encode(self, text: str) -> list[int]:
-        return list(text.encode())
+        ids: list[int] = []
+        for part in re.split(f"({'|'.join(map(re.escape, self.pieces))})", text):
+            ids += [self.pieces[part]] if part in self.pieces else part.encode()
+        return ids
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "bytes"}

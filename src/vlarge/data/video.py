@@ -26,19 +26,28 @@ class Run:
     frames: tuple[int, ...]
 
 
+def starts_afresh(video: VideoFile, frames: np.ndarray) -> np.ndarray:
+    """bool [n]: whether each of these frames (ascending) is decoded without a packet that the ones before it need."""
+    starts, stops = _packet_spans(video, frames)
+    return np.append(True, starts[1:] >= stops[:-1])[: len(starts)]
+
+
+def _packet_spans(video: VideoFile, frames: Sequence[int] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    # Packets [start, stop) that each frame needs when it is decoded by itself.
+    before = np.searchsorted(video.pts_P[video.keys_K], video.pts_F[frames], side="right") - 1
+    starts = np.where(before >= 0, video.keys_K[before], 0)
+    return starts, video.last_packet_F[frames] + 1
+
+
 def plan_runs(video: VideoFile, frames: Sequence[int]) -> list[Run]:
     """The least decoding for these frames (ascending): from the key frame before each one; no packet in two runs.
 
     The key frame is the last one *shown* no later than the frame: after an open group of pictures, packets that follow
     a key frame may be shown before it and need the group before.
     """
-    keys = np.flatnonzero(video.is_key_P)
-    keys = keys[np.argsort(video.pts_P[keys], kind="stable")]
-    last_needed_F = np.maximum.accumulate(video.frame_packets_F)  # a frame may only refer to packets before its own
     runs: list[Run] = []
-    for frame in frames:
-        before = int(np.searchsorted(video.pts_P[keys], video.pts_F[frame], side="right")) - 1
-        start, stop = int(keys[before]) if before >= 0 else 0, int(last_needed_F[frame]) + 1
+    spans = (ends.tolist() for ends in _packet_spans(video, frames))
+    for frame, start, stop in zip(frames, *spans, strict=True):
         if runs and start <= runs[-1].stop:
             last = runs[-1]
             runs[-1] = Run(last.start, max(stop, last.stop), (*last.frames, frame))
@@ -71,15 +80,17 @@ def _decode_run(video: VideoFile, run: Run) -> Iterator[tuple[int, np.ndarray]]:
     order = iter(run.frames)
     expected = next(order)
     reformatter = VideoReformatter()
+    first_pts = int(video.pts_P[run.start])
     try:
         for picture in _pictures(video, run):
-            frame = wanted.get(-1 if picture.pts is None else picture.pts)
-            if frame is None:
-                continue
-            if frame != expected or picture.is_corrupt:
-                break
-            yield frame, reformatter.reformat(picture, format="rgb24").to_ndarray()
-            expected = next(order, -1)
+            if picture.pts is None or picture.pts < first_pts:
+                continue  # shown before the key frame: refers to what was not decoded
+            frame = wanted.get(picture.pts)
+            if picture.is_corrupt or frame not in (None, expected):
+                break  # a damaged picture also spoils those that refer to it
+            if frame is not None:
+                yield frame, reformatter.reformat(picture, format="rgb24").to_ndarray()
+                expected = next(order, -1)
             if expected < 0:
                 return
     except av.error.FFmpegError as error:
@@ -91,7 +102,7 @@ def _pictures(video: VideoFile, run: Run) -> Iterator[av.VideoFrame]:
     import av
 
     # One thread per decoder: the stream decodes many files at once, and frame threads only add latency.
-    decoder = av.VideoCodecContext.create(DECODERS.get(video.codec, video.codec), "r")
+    decoder = _decoder(DECODERS.get(video.codec, video.codec))
     decoder.extradata = video.extradata or None
     decoder.thread_count = 1
     for data, pts in _packets(video, run):
@@ -99,6 +110,14 @@ def _pictures(video: VideoFile, run: Run) -> Iterator[av.VideoFrame]:
         packet.pts = pts
         yield from decoder.decode(packet)
     yield from decoder.decode(None)
+
+
+def _decoder(name: str) -> av.VideoCodecContext:
+    import av
+
+    decoder = av.CodecContext.create(name, "r")
+    assert isinstance(decoder, av.VideoCodecContext)
+    return decoder
 
 
 def _packets(video: VideoFile, run: Run) -> Iterator[tuple[bytes, int]]:
@@ -117,7 +136,7 @@ def decode_image(data: bytes, where: str) -> np.ndarray:
     import av
 
     try:
-        decoder = av.VideoCodecContext.create("png" if data[1:4] == b"PNG" else "mjpeg", "r")
+        decoder = _decoder("png" if data[1:4] == b"PNG" else "mjpeg")
         for picture in [*decoder.decode(av.Packet(data)), *decoder.decode(None)]:
             return picture.to_ndarray(format="rgb24")
     except av.error.FFmpegError as error:

@@ -67,17 +67,18 @@ def attend(q_THD: Tensor, k_THD: Tensor, v_THD: Tensor, segments: Segments, back
 
 def _by_runs(q_THD: Tensor, k_THD: Tensor, v_THD: Tensor, segments: Segments) -> Tensor:
     """One scaled_dot_product_attention call per run of equal-shaped segments."""
-    outputs, q_at, k_at = [], 0, 0
-    for count, q_len, k_len in segments.runs:
-        q_end, k_end = q_at + count * q_len, k_at + count * k_len
-        q = q_THD[q_at:q_end].unflatten(0, (count, q_len)).transpose(1, 2)
-        k = k_THD[k_at:k_end].unflatten(0, (count, k_len)).transpose(1, 2)
-        v = v_THD[k_at:k_end].unflatten(0, (count, k_len)).transpose(1, 2)
-        grouped = q.shape[1] != k.shape[1]
+    if not segments.runs:
+        return torch.zeros_like(q_THD)
+    # split, not slices: its backward is one concatenation
+    q_runs = q_THD.split([count * q_len for count, q_len, _ in segments.runs])
+    k_runs, v_runs = (x.split([count * k_len for count, _, k_len in segments.runs]) for x in (k_THD, v_THD))
+    grouped = q_THD.shape[1] != k_THD.shape[1]
+    outputs = []
+    for (count, q_len, k_len), q, k, v in zip(segments.runs, q_runs, k_runs, v_runs, strict=True):
+        q, k, v = (x.unflatten(0, (count, n)).transpose(1, 2) for x, n in ((q, q_len), (k, k_len), (v, k_len)))
         out = F.scaled_dot_product_attention(q, k, v, is_causal=segments.causal, enable_gqa=grouped)
         outputs.append(out.transpose(1, 2).flatten(0, 1))
-        q_at, k_at = q_end, k_end
-    return torch.cat(outputs) if outputs else torch.zeros_like(q_THD)
+    return torch.cat(outputs)
 
 
 def _dense_reference(q_THD: Tensor, k_THD: Tensor, v_THD: Tensor, segments: Segments) -> Tensor:

@@ -14,7 +14,7 @@ def keyed_draws(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Times [B * num_draws] in (0, 1) and noise [sum of lengths * num_draws, dim], fp32.
 
-    They depend on (seed, sample id, step) only: not on a rank, a batch or a neighbour (law M4's companion, DESIGN §2.7).
+    They depend on (seed, sample id, step) only: not on a rank, a batch or a neighbour (DESIGN §2.7).
     """
     times, noises = [], []
     for sample_id, length in zip(sample_ids_B3, lengths_B, strict=True):

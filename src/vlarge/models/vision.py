@@ -72,7 +72,7 @@ class VisionTower(nn.Module):
 
 
 def patches(images_NHWC: Tensor, patch: int) -> Tensor:
-    """[N, H, W, C] -> [N, num_patches, C * patch * patch], rows first, values in a convolution's (C, row, column) order."""
+    """[N, H, W, C] -> [N, num_patches, C * patch * patch]: rows first, values in a convolution's order."""
     n, h, w, c = images_NHWC.shape
     x = images_NHWC.reshape(n, h // patch, patch, w // patch, patch, c)
     return x.permute(0, 1, 3, 5, 2, 4).reshape(n, (h // patch) * (w // patch), c * patch * patch)

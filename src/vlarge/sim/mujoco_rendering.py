@@ -51,7 +51,7 @@ def import_mujoco() -> Any:
         os.environ.setdefault("MUJOCO_GL", "egl")
         os.environ.setdefault("LP_NUM_THREADS", "0")
     with explained_imports():
-        import mujoco
+        import mujoco  # type: ignore[import-untyped]
     return mujoco
 
 
@@ -60,7 +60,7 @@ def _gl_context(size: int) -> Any:
     mujoco = import_mujoco()
     with explained_imports():
         if sys.platform == "linux" and os.environ.get("MUJOCO_GL", "egl") == "egl":
-            from mujoco.egl import GLContext
+            from mujoco.egl import GLContext  # type: ignore[import-untyped]
         else:
             GLContext = mujoco.gl_context.GLContext
         if GLContext is None:
@@ -145,8 +145,8 @@ class MujocoRenderer:
         if self._gl is None:
             return
         self._gl.make_current()
-        #self._context.free()
-        LEAK.append((self._context,self._gl))
+        self._context.free()
+        self._gl.free()
         self._context = self._gl = None
         _open_renderers.discard(self)
 
@@ -163,4 +163,3 @@ def _close_at_exit(renderer: MujocoRenderer) -> None:
 def _close_all() -> None:
     for renderer in list(_open_renderers):
         renderer.close()
-LEAK=[]

@@ -15,9 +15,8 @@ def overrides(text: str) -> dict[str, str]:
 
 
 def test_paths_overrides_and_flags_are_told_apart() -> None:
-    line = split(
-        "r.toml @o.toml --train.lr=1e-3 --run.dir d --resume --world-size 8 --data.clip-frames 4".split(), FLAGS
-    )
+    text = "r.toml @o.toml --train.lr=1e-3 --run.dir d --resume --world-size 8 --data.clip-frames 4"
+    line = split(text.split(), FLAGS)
     assert line.paths == [Path("r.toml"), Path("o.toml")]
     assert line.overrides == {"train.lr": "1e-3", "run.dir": "d", "data.clip_frames": "4"}
     assert line.flags == {"resume": "true", "world_size": "8"}
@@ -63,6 +62,7 @@ def test_the_last_of_two_wins() -> None:
     ("text", "message"),
     [
         ("--train.step 4", "unknown option --train.step; did you mean --train.steps?"),
+        ("--data.clip_norm 4", "unknown option --data.clip_norm; did you mean --train.clip_norm?"),
         ("--train.batch-sizes 4", "unknown option --train.batch-sizes; did you mean --train.batch_size?"),
         ("--stpes 4", "unknown option --stpes; did you mean --steps?"),
         ("--resum", "unknown option --resum; did you mean --resume?"),

@@ -17,7 +17,7 @@ def _awkward_rows() -> np.ndarray:
     rows = np.random.default_rng(0).normal(size=(1000, 4)).astype(np.float32)
     rows[:, 1] = 0.3  # constant
     rows[:, 2] = 0  # rare: both quantiles are 0
-    rows[500, 2] = 5
+    rows[500:502, 2] = 5, -3
     rows[:, 3] *= 1e-3
     return rows
 
@@ -50,6 +50,12 @@ def test_quantile_is_openpis_formula_and_not_clipped() -> None:
     expected = (rows - q01) / (q99 - q01 + 1e-6) * 2 - 1
     np.testing.assert_allclose(normalizer(rows), expected, rtol=1e-5, atol=1e-6)
     assert normalizer(np.array([20.0]))[0] > 2
+
+
+def test_rare_values_are_scaled_by_the_whole_range() -> None:
+    rows = _awkward_rows()
+    normalised = Normalizer("quantile", compute([rows]))(rows)[:, 2]
+    np.testing.assert_allclose([normalised.min(), normalised.max()], [-1, 1], atol=1e-6)
 
 
 def test_mean_std_and_min_max() -> None:

@@ -57,7 +57,7 @@ def test_key_decides_the_episode_in_another_process():
     env.close()
     code = (
         f"import sys; sys.path.insert(0, {str(__file__.rpartition('/')[0])!r}); import test_metaworld_keys as t;"
-        f"print(t.digest(t.make_env({task!r}, t.CONFIG), t.EpisodeKey({task!r}, 7, 3)))"
+        f"env = t.make_env({task!r}, t.CONFIG); print(t.digest(env, t.EpisodeKey({task!r}, 7, 3)))"
     )
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert finished.stdout.split() == [expected]

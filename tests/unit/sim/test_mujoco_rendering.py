@@ -11,8 +11,7 @@ from vlarge.sim.config import SimConfig
 from vlarge.sim.mujoco_rendering import FreeView, MujocoRenderer, import_mujoco
 
 TASK = "metaworld/drawer-close-v3"
-SPHERE = """<mujoco><asset><texture name="t" type="2d" builtin="checker" rgb1="1 0 0" rgb2="0 0 1" width="256" height="256"/>
-<material name="m" texture="t"/></asset><worldbody><geom size="1" material="m"/></worldbody></mujoco>"""
+SPHERE = "<mujoco><worldbody><geom size='1'/></worldbody></mujoco>"
 
 
 def picture(camera: str, task: str = TASK, **settings: object) -> np.ndarray:
@@ -103,7 +102,7 @@ def test_fifty_renderers_leave_no_memory_behind():
         renderer.close()
         renderer.close()
         memory_bytes.append(resident_bytes())
-    assert max(memory_bytes[25:]) - max(memory_bytes[:25]) < 10e6
+    assert max(memory_bytes[25:]) - max(memory_bytes[:25]) < 30e6  # a context holds some 90 MB
 
 
 def resident_bytes() -> int:

@@ -13,7 +13,7 @@ from decimal import Decimal
 from importlib.resources import files
 from typing import Any
 
-from vlarge.cluster.plan.quantities import Interval, Quantity, duration, rate, rounded, speedup
+from vlarge.cluster.plan.quantities import Interval, Quantity, duration, rate, rounded, speedup, stated
 
 HOLDS = "holds"
 HOLDS_AS_RATIO = "holds as a ratio"  # a ratio of 1.65 written as 165%: an increase of 65%
@@ -78,17 +78,17 @@ def _headline(headline: dict[str, Any], largest: dict[str, Any]) -> Iterator[Che
         f"~{headline['claimed_speedup']}× faster epoch",
         arrow(before, after),
         times(ratio),
-        _holds(ratio, rounded(headline["claimed_speedup"])),
+        _holds(ratio, stated(headline["claimed_speedup"])),
         f"Hardware and software together: the GPUs of the {before.text} run are not given. {early:.1f}× of it was "
         f"there at {largest['epoch_h']} h, before the batch of 512.",
         {"speedup": ratio.value, "speedup_at_mbs_128": early},
     )
-    claimed = rounded(headline["claimed_time_saved"])
+    claimed = stated(headline["claimed_time_saved"])
     yield Check(
         f"{float(headline['claimed_time_saved']):.2%} less time",
         arrow(before, after),
         f"{saved:.2%} less",
-        _holds(ratio, Interval(1 / (1 - claimed.value), 1 / (1 - claimed.low), 1 / (1 - claimed.high))),
+        _holds(ratio, claimed.through(lambda value: 1 / (1 - value))),
         "The same gain as the ratio above, not a second one.",
         {"time_saved": saved},
     )
@@ -139,7 +139,7 @@ def _batch_scaling(mbs_128: dict[str, Any], mbs_256: dict[str, Any], mbs_512: di
 
 def _lerobot(headline: dict[str, Any], rows: list[dict[str, Any]]) -> Check:
     before, after = duration(headline["lerobot_before_h"], "h"), duration(headline["lerobot_after_min"], "min")
-    claimed, ratio = rounded(headline["lerobot_claimed"]), speedup(before, after)
+    claimed, ratio = stated(headline["lerobot_claimed"]), speedup(before, after)
     scaling = speedup(duration(rows[0]["epoch_h"], "h"), duration(rows[-1]["epoch_h"], "h"))
     is_scaling = scaling.meets(claimed) and not ratio.meets(claimed)
     return Check(
@@ -280,7 +280,7 @@ def _holds(value: Interval, claimed: Interval) -> str:
 
 def _as_ratio(percent: Decimal | int, ratio: Interval) -> str:
     """The verdict on a percentage that should be an increase."""
-    claimed = rounded(percent)
-    as_ratio = Interval(*(each / 100 for each in claimed))
-    as_increase = Interval(*(1 + each / 100 for each in claimed))
+    claimed = stated(percent)
+    as_ratio = claimed.through(lambda value: value / 100)
+    as_increase = claimed.through(lambda value: 1 + value / 100)
     return HOLDS if ratio.meets(as_increase) else HOLDS_AS_RATIO if ratio.meets(as_ratio) else DOES_NOT_FOLLOW

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import NamedTuple
@@ -27,6 +28,10 @@ class Interval(NamedTuple):
     low: float
     high: float
 
+    def through(self, rising: Callable[[float], float]) -> Interval:
+        """What a rising function makes of it."""
+        return Interval(rising(self.value), rising(self.low), rising(self.high))
+
     def meets(self, other: Interval) -> bool:
         """Whether both can be the same number before rounding."""
         return self.low <= other.high and other.low <= self.high
@@ -37,6 +42,12 @@ def rounded(number: Decimal | int) -> Interval:
     exponent = number.as_tuple().exponent if isinstance(number, Decimal) else 0
     half = 0.5 * 10.0 ** int(exponent)
     return Interval(float(number), float(number) - half, float(number) + half)
+
+
+def stated(number: Decimal | int) -> Interval:
+    """A claimed number: what rounds to it, within 2.5% (a ratio of 1.65 is no "2×")."""
+    value, low, high = rounded(number)
+    return Interval(value, max(low, 0.975 * value), min(high, 1.025 * value))
 
 
 def over(top: Interval, bottom: Interval) -> Interval:
@@ -55,7 +66,7 @@ class Quantity:
 
 def duration(number: Decimal | int, unit: str) -> Quantity:
     """A printed time: duration(22, "min")."""
-    return Quantity(f"{number} {unit}", Interval(*(SECONDS[unit] * each for each in rounded(number))))
+    return Quantity(f"{number} {unit}", rounded(number).through(lambda value: value * SECONDS[unit]))
 
 
 def rate(number: Decimal | int, of: str) -> Quantity:
@@ -68,7 +79,8 @@ def parse(text: str) -> Quantity:
     clean = text.strip().lower()
     if found := RATE.fullmatch(clean):
         per = _seconds(found[3], text)
-        quantity = Quantity(text.strip(), over(rounded(Decimal(found[1])), Interval(per, per, per)), found[2] or "rate")
+        size = rounded(Decimal(found[1])).through(lambda value: value / per)
+        quantity = Quantity(text.strip(), size, found[2] or "rate")
     else:
         quantity = Quantity(text.strip(), _time(clean, text))
     if quantity.size.low <= 0:

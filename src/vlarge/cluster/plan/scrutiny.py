@@ -16,7 +16,7 @@ from vlarge.cluster.plan.claims import (
     arrow,
     times,
 )
-from vlarge.cluster.plan.quantities import Interval, parse, rounded, speedup
+from vlarge.cluster.plan.quantities import Interval, parse, speedup, stated
 from vlarge.contracts import InputError
 
 CLAIM = re.compile(r"([+-]?)(\d+(?:\.\d+)?)\s*([x×%])", re.IGNORECASE)
@@ -61,22 +61,18 @@ def _readings(claim: str) -> Iterator[tuple[str, str, Interval]]:
     if not found:
         raise InputError(f"cannot read the claim {claim!r}: write 40x, 97.5%, +65% or -40%")
     sign, number, unit = found.groups()
-    value, low, high = rounded(Decimal(number))
+    claimed = stated(Decimal(number))
     if unit != "%":
-        yield HOLDS, "A ratio, as it should be written.", Interval(value, low, high)
+        yield HOLDS, "A ratio, as it should be written.", claimed
         return
-    if sign != "+" and high < 100:
-        saved = Interval(*(1 / (1 - each / 100) for each in (value, low, high)))
-        yield HOLDS, f"As time saved: {number}% less.", saved
+    if sign != "+" and claimed.high < 100:
+        yield HOLDS, f"As time saved: {number}% less.", claimed.through(lambda value: 1 / (1 - value / 100))
     if sign != "-":
-        yield (
-            HOLDS,
-            f"As an increase of throughput by {number}%.",
-            Interval(*(1 + each / 100 for each in (value, low, high))),
-        )
+        meaning = f"As an increase of throughput by {number}%."
+        yield HOLDS, meaning, claimed.through(lambda value: 1 + value / 100)
     if not sign:
-        meaning = f"{number}% is the ratio; the increase is {value - 100:.3g}%."
-        yield HOLDS_AS_RATIO, meaning, Interval(*(each / 100 for each in (value, low, high)))
+        meaning = f"{number}% is the ratio; the increase is {claimed.value - 100:.3g}%."
+        yield HOLDS_AS_RATIO, meaning, claimed.through(lambda value: value / 100)
 
 
 def _efficiency(gpus: tuple[int, int], raw: str, ratio: Interval) -> Check:

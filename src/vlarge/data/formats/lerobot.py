@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from vlarge.contracts import InputError
 from vlarge.data.check import FaultLog, Refused
 from vlarge.data.config import DataConfig
 from vlarge.data.formats import lerobot_v2, lerobot_v3
-from vlarge.data.formats.lerobot_info import INFO, Info, check_listing, check_request, read_info
-from vlarge.data.formats.rows import RowCheck
-from vlarge.data.formats.videos import VideoCheck
+from vlarge.data.formats.lerobot_info import INFO, check_listing, check_request, check_stats, read_info
+from vlarge.data.formats.lerobot_rows import RowCheck
+from vlarge.data.formats.lerobot_videos import VideoCheck
 from vlarge.data.manifest import Camera, Episode, Listed, Manifest, VideoPart
 
 LAYOUTS = {"v2.0": lerobot_v2, "v2.1": lerobot_v2, "v3.0": lerobot_v3}
@@ -24,86 +25,115 @@ def matches(root: Path) -> bool:
 
 def index(root: Path, config: DataConfig) -> Manifest:
     """Everything about the dataset at `root`. Raises InputError when it cannot be opened; lesser faults are listed."""
-    info, log = read_info(root), FaultLog()
-    check_request(root, info, config)
-    layout = LAYOUTS[info.version]
-    listed = layout.list_episodes(root, info.raw, info.videos, log)
-    check_listing(root, info, config, listed, log)
-    rows = RowCheck(root, info.fps, config.state_key, config.action_key, layout.read_tasks(root), log)
-    candidates = [e for e in listed if e.length > 0 and e.index not in config.exclude_episodes]
-    videos = _check_files(root, info, config, candidates, rows, log)
-    good = [e for e in candidates if not log.is_out(e.index)]
-    _check_shapes(info, config, rows, log)
-    return Manifest(
-        format=f"lerobot-{info.version}",
-        fps=info.fps,
-        features=info.features,
-        cameras=_cameras(root, info, config, rows, videos, bool(candidates), log),
-        episodes=tuple(_episode(e, rows, videos) for e in good),
-        tasks=rows.tasks,
-        faults=log.faults(config.exclude_episodes),
-        state_dim=rows.state_dim or _width(info, config.state_key),
-        action_dim=rows.action_dim or _width(info, config.action_key),
-        metadata_files=(INFO, *layout.metadata_files(root)),
-    )
+    return _Index(root, config).manifest()
 
 
-def _check_files(
-    root: Path, info: Info, config: DataConfig, candidates: Sequence[Listed], rows: RowCheck, log: FaultLog
-) -> dict[str, VideoCheck]:
-    # Missing files first, then rows, then videos: an episode is left out for its first fault.
-    wanted = [key for key in config.cameras or info.cameras if key in info.videos]
-    present = [key for key in wanted if any(_exists(root, e, key) for e in candidates)]
-    if candidates and wanted and not present:
-        raise _no_videos(root, candidates, wanted)
-    for episode in candidates:
-        _check_missing(root, info, episode, present, log)
-    rows.run([e for e in candidates if not log.is_out(e.index)])
-    videos = {key: VideoCheck(root, key, info.fps, log) for key in present}
-    for check in videos.values():
-        check.run([e for e in candidates if not log.is_out(e.index)])
-    return videos
+class _Index:
+    # Files that are missing first, then rows, then videos: an episode is left out for its first fault.
 
+    def __init__(self, root: Path, config: DataConfig) -> None:
+        self.root = root
+        self.config = config
+        self.info = read_info(root)
+        check_request(root, self.info, config)
+        self.log = FaultLog()
+        self.layout = LAYOUTS[self.info.version]
+        self.listed = self.layout.list_episodes(root, self.info.raw, self.info.videos, self.log)
+        check_listing(root, self.info, config, self.listed, self.log)
+        tasks = self.layout.read_tasks(root)
+        self.rows = RowCheck(root, self.info.fps, config.state_key, config.action_key, tasks, self.log)
+        self.videos: dict[str, VideoCheck] = {}
 
-def _exists(root: Path, episode: Listed, key: str) -> bool:
-    return key in episode.videos and (root / episode.videos[key][0]).is_file()
+    def manifest(self) -> Manifest:
+        present = [key for key in self.info.videos if any(self._has_video(e, key) for e in self.listed)]
+        used = [key for key in present if key in self._wanted]
+        if self._good() and set(self._wanted) & set(self.info.videos) and not used:
+            raise self._no_videos()
+        for episode in self._good():
+            self._check_missing(episode, used)
+        self.rows.run(self._good())
+        pictures = [key for key in self.info.cameras if key not in self.info.videos]
+        in_tables = [key for key in pictures if self.rows.has_column(key)]
+        self.rows.require([key for key in in_tables if key in self._wanted], self._good())
+        for key in used:
+            self.videos[key] = VideoCheck(self.root, key, self.info.fps, self.log)
+            self.videos[key].run([e for e in self.listed if e.length > 0])
+        cameras = {key: self._camera(key, key in present or key in in_tables) for key in self.info.cameras}
+        check_stats(self.root, self.info, [key for key, c in cameras.items() if c.present], self.log)
+        self._check_shapes()
+        return Manifest(
+            format=f"lerobot-{self.info.version}",
+            fps=self.info.fps,
+            features=self.info.features,
+            cameras=cameras,
+            episodes=tuple(self._episode(e) for e in self._good()),
+            faults=self.log.faults(self.config.exclude_episodes),
+            state_dim=self.rows.state_dim,
+            action_dim=self.rows.action_dim,
+            task_texts=self.rows.tasks,
+            metadata_files=(INFO, *self.layout.metadata_files(self.root)),
+        )
 
+    @property
+    def _wanted(self) -> Sequence[str]:
+        return self.config.cameras or self.info.cameras
 
-def _no_videos(root: Path, candidates: Sequence[Listed], wanted: Sequence[str]) -> Refused:
-    looked = next((e.videos[key][0] for e in candidates for key in wanted if key in e.videos), wanted[0])
-    found = next(iter(sorted(p.relative_to(root).as_posix() for p in root.rglob("*.mp4"))), None)
-    there = f"found instead {found}; rename the folder or mend video_path in {INFO}" if found else "no mp4 is anywhere"
-    return Refused(root, "videos_folder_renamed" if found else "missing_mp4", looked, f"no video is there; {there}")
+    def _good(self) -> list[Listed]:
+        excluded = self.config.exclude_episodes
+        return [e for e in self.listed if e.length > 0 and e.index not in excluded and not self.log.is_out(e.index)]
 
+    def _has_video(self, episode: Listed, key: str) -> bool:
+        return key in episode.videos and (self.root / episode.videos[key][0]).is_file()
 
-def _check_missing(root: Path, info: Info, episode: Listed, cameras: Sequence[str], log: FaultLog) -> None:
-    files = [episode.table_file, *(episode.videos[key][0] for key in cameras if key in episode.videos)]
-    missing = [file for file in files if not (root / file).is_file()]
-    if not missing:
-        return
-    if info.version != "v3.0":
-        kind = "partial_download"
-    elif len(files) > 1 and missing == files:
-        kind = "extra_episode"
-    else:
-        kind = "missing_parquet" if missing[0] == episode.table_file else "missing_mp4"
-    log.leave_out(episode.index, kind, missing[0], f"{len(missing)} of the episode's {len(files)} files do not exist")
+    def _no_videos(self) -> Refused:
+        looked = next((file for e in self.listed for file, _ in e.videos.values()), "videos")
+        found = min((p.relative_to(self.root).as_posix() for p in self.root.rglob("*.mp4")), default="")
+        if not found:
+            return Refused(
+                self.root, "missing_mp4", looked, "no mp4 is anywhere in the dataset; is the download complete?"
+            )
+        detail = f"no video lies where {INFO} says; found {found} instead: rename its folder or mend video_path"
+        return Refused(self.root, "videos_folder_renamed", looked, detail)
 
+    def _check_missing(self, episode: Listed, cameras: Sequence[str]) -> None:
+        files = [episode.table_file, *(episode.videos[key][0] for key in cameras if key in episode.videos)]
+        missing = [file for file in files if not (self.root / file).is_file()]
+        if not missing:
+            return
+        if self.info.version != "v3.0":
+            kind = "partial_download"
+        elif len(files) > 1 and missing == files:
+            kind = "extra_episode"
+        else:
+            kind = "missing_parquet" if missing[0] == episode.table_file else "missing_mp4"
+        detail = f"{len(missing)} of the episode's {len(files)} files do not exist"
+        self.log.leave_out(episode.index, kind, missing[0], detail)
 
-def _cameras(
-    root: Path, info: Info, config: DataConfig, rows: RowCheck, videos: Mapping[str, VideoCheck], any_listed: bool, log: FaultLog
-) -> dict[str, Camera]:
-    cameras = {}
-    for key in info.cameras:
-        height, width = info.image_size(key)
-        check = videos.get(key)
-        if check and check.sizes:
-            if set(check.sizes) != {(height, width)}:
-                real = ", ".join(f"{h}x{w}" for h, w in check.sizes)
-                log.report("wrong_resolution", next(iter(check.sizes.values())), f"{key} is {real}, {INFO} says {height}x{width}")
-            height, width = next(iter(check.sizes))
-        in_table = key not in info.videos
-        codec = "image" if in_table else (check.codec if check else "") or info.codec(key)
-        present = bool(check) or (in_table and rows.has_column(key)) or (key in info.videos and key not in wanted_of(config, info))
-        cameras[key] = Camera(key, height, width, codec, present)
-    return cameras
+    def _camera(self, key: str, present: bool) -> Camera:
+        height, width = self.info.image_size(key)
+        codec = self.info.codec(key) if key in self.info.videos else "image"
+        if not present and self.listed:
+            if key in self.config.cameras:
+                raise InputError(f"{self.root}: camera {key!r} (data.cameras) is declared but has no files")
+            self.log.report("phantom_camera", INFO, f"{key} is declared but has no files; it is not used")
+        check = self.videos.get(key)
+        if not check or not check.sizes:
+            return Camera(key, height, width, codec, present)
+        real, file = next(iter(check.sizes.items()))
+        if set(check.sizes) != {(height, width)}:
+            sizes = ", ".join(f"{h}x{w}" for h, w in check.sizes)
+            self.log.report("wrong_resolution", file, f"{key} is {sizes} where {INFO} says {height}x{width}")
+        return Camera(key, *real, check.codec, present)
+
+    def _check_shapes(self) -> None:
+        dims = {self.config.state_key: self.rows.state_dim, self.config.action_key: self.rows.action_dim}
+        for key, dim in dims.items():
+            shape = self.info.features[key]["shape"]
+            if dim != math.prod(shape) and self.rows.columns:
+                detail = f"{key} is declared as {shape}, the data have {dim} values; the data decide"
+                self.log.report("shape_mismatch", INFO, detail)
+
+    def _episode(self, listed: Listed) -> Episode:
+        rows = self.rows.found[listed.index]
+        videos = {k: VideoPart(listed.videos[k][0], c.first_frames[listed.index]) for k, c in self.videos.items()}
+        return Episode(listed.index, listed.length, rows.tasks, listed.table_file, rows.first_row, videos)

@@ -6,13 +6,14 @@ import difflib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from vlarge.contracts import InputError
 from vlarge.data.check import FaultLog, Refused
 from vlarge.data.config import DataConfig
-from vlarge.data.formats.metadata import read_json
+from vlarge.data.formats.lerobot_metadata import read_json
 from vlarge.data.manifest import Listed
 
 INFO = "meta/info.json"
@@ -89,7 +90,9 @@ def check_request(root: Path, info: Info, config: DataConfig) -> None:
     for name, key in (("state_key", config.state_key), ("action_key", config.action_key)):
         if key not in info.features:
             numbers = [k for k in info.features if k not in info.cameras]
-            raise InputError(f"{root}: no feature {key!r}; set data.{name} to one of: {', '.join(numbers)}{_nearest(key, numbers)}")
+            raise InputError(
+                f"{root}: no feature {key!r}; set data.{name} to one of: {', '.join(numbers)}{_nearest(key, numbers)}"
+            )
     for key in config.cameras:
         if key not in info.cameras:
             known = ", ".join(info.cameras) or "none"
@@ -102,9 +105,9 @@ def _nearest(key: str, names: Collection[str]) -> str:
 
 
 def check_listing(root: Path, info: Info, config: DataConfig, listed: Sequence[Listed], log: FaultLog) -> None:
-    """Compare what info.json counts with the episodes that metadata lists. Raises InputError for numbers that cannot be."""
+    """Compare what info.json and the recipe count with the episodes that metadata lists. Raises InputError."""
     numbers = [e.index for e in listed]
-    twice = next((a for a, b in zip(numbers, numbers[1:], strict=False) if a == b), None)
+    twice = next((a for a, b in pairwise(numbers) if a == b), None)
     if twice is not None:
         raise Refused(root, "duplicate_episode", "meta", f"episode {twice} is listed twice")
     unknown = set(config.exclude_episodes) - set(numbers)
@@ -118,8 +121,6 @@ def check_listing(root: Path, info: Info, config: DataConfig, listed: Sequence[L
     if isinstance(total, int) and total != len(listed):
         log.report("wrong_totals", INFO, f"total_episodes is {total}, metadata lists {len(listed)} episodes")
     _check_splits(info, len(listed), log)
-    if listed:
-        _check_stats(root, info, log)
 
 
 def _check_splits(info: Info, num_episodes: int, log: FaultLog) -> None:
@@ -131,8 +132,8 @@ def _check_splits(info: Info, num_episodes: int, log: FaultLog) -> None:
             log.report("splits_too_large", INFO, detail)
 
 
-def _check_stats(root: Path, info: Info, log: FaultLog) -> None:
-    # Statistics are always taken from the data; the files are only of interest to others.
+def check_stats(root: Path, info: Info, cameras: Sequence[str], log: FaultLog) -> None:
+    """Report statistics that others may miss; vlarge takes its own from the data."""
     if info.version == "v2.1":
         if not (root / "meta/episodes_stats.jsonl").is_file():
             log.report("stats_missing", "meta/episodes_stats.jsonl", "no statistics; they are computed from the data")
@@ -142,6 +143,6 @@ def _check_stats(root: Path, info: Info, log: FaultLog) -> None:
         log.report("stats_missing", file, "no statistics; they are computed from the data")
         return
     stats = read_json(root, file)
-    without = [key for key in info.cameras if key not in stats]
+    without = [key for key in cameras if key not in stats]
     if without:
         log.report("image_stats_missing", file, f"no statistics for {', '.join(without)}; none are needed")

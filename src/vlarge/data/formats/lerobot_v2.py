@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vlarge.data.check import FaultLog, Refused
-from vlarge.data.formats.metadata import fill, read_jsonl
+from vlarge.data.formats.lerobot_metadata import fill, read_jsonl
 from vlarge.data.manifest import Listed
 
 EPISODES = "meta/episodes.jsonl"
@@ -25,7 +25,10 @@ def read_tasks(root: Path) -> dict[int, str]:
     """task_index -> text."""
     if not (root / TASKS).is_file():
         return {}
-    return {int(_value(root, TASKS, n, row, "task_index", int)): str(row.get("task", "")) for n, row in read_jsonl(root, TASKS)}
+    return {
+        int(_value(root, TASKS, n, row, "task_index", int)): str(row.get("task", ""))
+        for n, row in read_jsonl(root, TASKS)
+    }
 
 
 def list_episodes(root: Path, info: Mapping[str, Any], cameras: Sequence[str], log: FaultLog) -> list[Listed]:
@@ -61,7 +64,11 @@ class _Files:
         return self._find("video_path", VIDEO_PATH, index, {"video_key": key})
 
     def _find(self, name: str, usual: str, index: int, fields: Mapping[str, str]) -> str:
-        numbers = {**fields, "episode_chunk": index // self._chunk_episodes, "episode_index": index}
+        numbers: dict[str, int | str] = {
+            **fields,
+            "episode_chunk": index // self._chunk_episodes,
+            "episode_index": index,
+        }
         given = fill(self._root, name, self._info.get(name) or usual, numbers)
         if (self._root / given).exists():
             return given

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vlarge.data.check import FaultLog, Refused
-from vlarge.data.formats.metadata import fill
+from vlarge.data.formats.lerobot_metadata import fill
 from vlarge.data.manifest import Listed
 
 EPISODES = "meta/episodes"
@@ -78,5 +78,7 @@ def _read_columns(root: Path, file: str, wanted: Sequence[str] | None) -> dict[s
             names = parquet.schema_arrow.names
             table = parquet.read(columns=[n for n in names if wanted is None or n in wanted])
     except (pa.ArrowException, OSError) as error:
-        raise Refused(root, "truncated_parquet", file, f"not a readable parquet file ({error}); fetch it again") from error
+        raise Refused(
+            root, "truncated_parquet", file, f"not a readable parquet file ({error}); fetch it again"
+        ) from error
     return {name: table[name].to_pylist() for name in table.column_names}

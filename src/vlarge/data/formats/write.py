@@ -112,6 +112,8 @@ class LeRobotWriter:
         Raises InputError, naming episode and frame, for NaN, inf or a shape that does not fit; nothing is added then.
         """
         extra = extra or {}
+        if taken := {STATE, ACTION, *describe.INDEX_FEATURES} & set(extra):
+            raise InputError(f"extra columns cannot be called {', '.join(sorted(taken))}; choose other names")
         columns = {STATE: np.asarray(states, np.float32), ACTION: np.asarray(actions, np.float32), **extra}
         features = self._features
         if self._num_episodes == 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from vlarge.contracts import InputError
 from vlarge.models.config import ModelConfig
@@ -10,7 +11,7 @@ from vlarge.models.config import ModelConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Pi0Config:
-    """width, mlp: the prefix transformer. expert_*: the action expert. Heads are shared by both; kv_heads divides heads.
+    """width, mlp: the prefix transformer. expert_*: the action expert. Both have the same heads; kv_heads divides them.
 
     max_action_dim: columns of the action projections; a dataset may have fewer, never more.
     """
@@ -43,7 +44,7 @@ class Pi0Config:
 
 PRESETS = {
     "tiny": Pi0Config(
-        vocab_size=258, width=192, depth=4, mlp=512, heads=4, kv_heads=1, head_dim=64, expert_width=128, expert_mlp=384,
+        vocab_size=261, width=192, depth=4, mlp=512, heads=4, kv_heads=1, head_dim=64, expert_width=128, expert_mlp=384,
         vision_width=192, vision_depth=4, vision_mlp=512, vision_heads=4, patch=16, image_size=96,
         action_horizon=16, max_action_dim=0,
     ),
@@ -79,3 +80,11 @@ def check_action_dim(sizes: Pi0Config, action_dim: int) -> None:
             f"the dataset's actions have {action_dim} dimensions, the model takes at most {sizes.max_action_dim}:"
             f" set model.max_action_dim to {action_dim} and train from scratch, or choose another action_key"
         )
+
+
+def read_sizes(data: dict[str, Any]) -> Pi0Config:
+    """Sizes stored in a checkpoint. Raises InputError for a key that this version does not know or misses."""
+    try:
+        return Pi0Config(**data)
+    except TypeError as error:
+        raise InputError(f"the checkpoint's model sizes do not fit this version of vlarge: {error}") from error

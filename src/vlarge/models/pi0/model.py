@@ -1,8 +1,8 @@
 """π0.5: a vision tower and a prefix transformer read images and prompt, an action expert denoises the action chunk.
 
 Each layer of the expert sees the keys and values of the same layer of the prefix; the prefix never sees the suffix, so
-it is computed once however many noise draws or denoising steps follow. The last prefix layer only makes keys and values:
-nothing reads its output. Paper: arXiv 2504.16054; behaviour matched: openpi and LeRobot 0.6.1 (tests/golden).
+it is computed once however many noise draws or denoising steps follow. The last prefix layer only makes keys and
+values: nothing reads its output. Paper: arXiv 2504.16054; behaviour matched: openpi and LeRobot 0.6.1 (tests/golden).
 """
 
 from __future__ import annotations
@@ -109,18 +109,24 @@ class ExpertLayer(nn.Module):
         return x_SD + gate * self.mlp(y)
 
 
+def vision_config(c: Pi0Config) -> VisionConfig:
+    return VisionConfig(
+        width=c.vision_width,
+        depth=c.vision_depth,
+        mlp=c.vision_mlp,
+        heads=c.vision_heads,
+        patch=c.patch,
+        image_size=c.image_size,
+    )
+
+
 class Pi05(nn.Module):
     """The whole policy network. `forward` predicts flow velocities for training; `sample` denoises action chunks."""
 
     def __init__(self, config: Pi0Config) -> None:
         super().__init__()
         c = self.config = config
-        self.vision = VisionTower(
-            VisionConfig(
-                width=c.vision_width, depth=c.vision_depth, mlp=c.vision_mlp, heads=c.vision_heads, patch=c.patch,
-                image_size=c.image_size,
-            )  # fmt: skip
-        )
+        self.vision = VisionTower(vision_config(c))
         self.projector = nn.Linear(c.vision_width, c.width)
         self.embed = nn.Embedding(c.vocab_size, c.width)
         self.prefix_layers = nn.ModuleList(PrefixLayer(c, last=i == c.depth - 1) for i in range(c.depth))

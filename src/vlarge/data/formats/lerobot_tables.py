@@ -75,10 +75,12 @@ def _numbers(table: pa.Table, name: str) -> np.ndarray:
     num_rows, flat = len(column), column
     while isinstance(flat, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
         flat = flat.flatten()
-    if num_rows and len(flat) % num_rows or not _is_even(column):
+    if (num_rows and len(flat) % num_rows) or not _is_even(column):
         raise BrokenFile("shape_mismatch", f"column {name!r} has rows of different lengths")
     try:
-        return np.asarray(flat.to_numpy(zero_copy_only=False), np.float64 if flat.null_count else None).reshape(num_rows, -1)
+        return np.asarray(flat.to_numpy(zero_copy_only=False), np.float64 if flat.null_count else None).reshape(
+            num_rows, -1
+        )
     except (ValueError, TypeError) as error:
         raise BrokenFile("shape_mismatch", f"column {name!r} does not hold numbers ({flat.type})") from error
 
@@ -93,7 +95,7 @@ def _is_even(column: Any) -> bool:
 
 
 def read_images(path: Path, key: str, rows: Sequence[int]) -> Iterator[np.ndarray]:
-    """uint8 [H, W, 3] of an image column at these rows (ascending). Reads each row group that holds one of them once."""
+    """uint8 [H, W, 3] of an image column at these rows (ascending). A row group is read once."""
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as parquet:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from vlarge.data.check import BrokenFile, FaultLog
-from vlarge.data.formats.tables import TableFile, read_table_file
+from vlarge.data.formats.lerobot_tables import TableFile, read_table_file
 from vlarge.data.manifest import Listed
 
 MAX_JITTER = 0.1  # of a frame; beyond it time stamps are called odd (they are never used to find a frame)
@@ -33,9 +33,9 @@ class RowCheck:
         self._root = root
         self._fps = fps
         self._keys = {"state": state_key, "action": action_key}
-        self._tasks = tasks
+        self.tasks = tasks
         self._log = log
-        self._odd_times: list[tuple[int, float]] = []
+        self._odd_times: dict[str, list[tuple[int, float]]] = defaultdict(list)
         self.found: dict[int, Rows] = {}
         self.columns: dict[str, frozenset[str]] = {}
         self.state_dim = self.action_dim = 0
@@ -46,13 +46,22 @@ class RowCheck:
             by_file[episode.table_file].append(episode)
         for file, members in by_file.items():
             self._check_file(file, members)
-        if self._odd_times:
-            worst = max(seconds for _, seconds in self._odd_times)
-            detail = (
-                f"time stamps of {len(self._odd_times)} episodes (first: {self._odd_times[0][0]}) are up to {worst:.3g} s "
-                "away from frame_index / fps; frames go by frame_index"
-            )
-            self._log.report("jittered_timestamps", "data", detail)
+        for kind, odd in self._odd_times.items():
+            worst = max(seconds for _, seconds in odd)
+            where = f"{len(odd)} episodes (first: {odd[0][0]})"
+            detail = f"time stamps of {where} are up to {worst:.3g} s off; frames go by their number"
+            self._log.report(kind, "data", detail)
+
+    def has_column(self, name: str) -> bool:
+        """Whether any file that could be read has this column."""
+        return any(name in columns for columns in self.columns.values())
+
+    def require(self, names: Collection[str], episodes: Iterable[Listed]) -> None:
+        """Leave out episodes whose file lacks one of these columns."""
+        for episode in episodes:
+            lacking = [name for name in names if name not in self.columns[episode.table_file]]
+            if lacking:
+                self._out(episode, "missing_column", episode.table_file, f"it has no column {lacking[0]!r}")
 
     def _check_file(self, file: str, members: list[Listed]) -> None:
         try:
@@ -82,7 +91,9 @@ class RowCheck:
         frames = table.scalars.get("frame_index", np.arange(len(table.state_RA)) - rows.start)[rows]
         if num_rows != episode.length or not np.array_equal(frames, np.arange(num_rows)):
             gap = int(np.argmin(np.append(frames, -1) == np.arange(num_rows + 1)))
-            detail = f"{num_rows} rows where metadata promises {episode.length}; frame {gap} is the first not in its place"
+            detail = (
+                f"{num_rows} rows where metadata promises {episode.length}; frame {gap} is the first not in its place"
+            )
             return self._out(episode, "missing_frame", file, detail)
         for what, values in (("state", table.state_RA[rows]), ("action", table.action_RA[rows])):
             bad = np.flatnonzero(~np.isfinite(values).all(1))
@@ -94,7 +105,7 @@ class RowCheck:
 
     def _take(self, file: str, table: TableFile, rows: slice, episode: Listed) -> None:
         try:
-            texts = row_tasks(table, rows, self._tasks, episode.tasks)
+            texts = row_tasks(table, rows, self.tasks, episode.tasks)
         except BrokenFile as error:
             return self._out(episode, error.kind, file, error.detail)
         self.found[episode.index] = Rows(rows.start, tuple(dict.fromkeys(texts)))
@@ -106,9 +117,11 @@ class RowCheck:
     def _note_time(self, table: TableFile, rows: slice, episode: Listed) -> None:
         if "timestamp" not in table.scalars:
             return
-        off = np.abs(table.scalars["timestamp"][rows] - np.arange(rows.stop - rows.start) / self._fps).max()
-        if not off <= MAX_JITTER / self._fps:
-            self._odd_times.append((episode.index, float(off)))
+        off_s = table.scalars["timestamp"][rows] - np.arange(rows.stop - rows.start) / self._fps
+        worst_s, jitter_s = float(np.abs(off_s).max()), float(np.ptp(off_s))
+        if not worst_s <= MAX_JITTER / self._fps:
+            kind = "shifted_timestamps" if jitter_s <= MAX_JITTER / self._fps else "jittered_timestamps"
+            self._odd_times[kind].append((episode.index, worst_s))
 
 
 def row_tasks(table: TableFile, rows: slice, tasks: Mapping[int, str], listed: tuple[str, ...]) -> list[str]:

@@ -26,6 +26,7 @@ class VideoCheck:
         self.sizes: dict[tuple[int, int], str] = {}  # (height, width) -> first file of that size
 
     def run(self, episodes: Collection[Listed]) -> None:
+        """Place all listed episodes, those left out as well: what lies between others shows where these belong."""
         by_file: dict[str, list[Listed]] = defaultdict(list)
         for episode in episodes:
             if self._key in episode.videos:
@@ -61,11 +62,14 @@ class VideoCheck:
         span = Span(episode.index, first, episode.length)
         if span.stop > video.num_frames:
             raise BrokenFile(
-                "short_video", f"the video has {video.num_frames - first} frames for the episode's {episode.length} rows"
+                "short_video",
+                f"the video has {video.num_frames - first} frames for the episode's {episode.length} rows",
             )
         if not video.complete_F[first : span.stop].all():
             last = int(np.argmin(video.complete_F[first : span.stop]))
-            raise BrokenFile("truncated_mp4", f"the file ends at {video.file_bytes} bytes, before frame {last} of the episode")
+            raise BrokenFile(
+                "truncated_mp4", f"the file ends at {video.file_bytes} bytes, before frame {last} of the episode"
+            )
         if start_s is None and video.num_frames > episode.length:
             detail = f"the video has {video.num_frames} frames for {episode.length} rows; the first ones are used"
             self._log.report("long_video", str(video.path.relative_to(self._root)), detail, episode.index)
@@ -90,4 +94,6 @@ class VideoCheck:
         off_s = video.time_F[span.first : span.stop] - start_s - np.arange(span.length) / self._fps
         if np.abs(off_s).max() >= 0.5 / self._fps:
             frame = int((np.abs(off_s) >= 0.5 / self._fps).argmax())
-            raise BrokenFile("irregular_video", f"frame {frame} of the episode is {off_s[frame]:.3f} s away from its place")
+            raise BrokenFile(
+                "irregular_video", f"frame {frame} of the episode is {off_s[frame]:.3f} s away from its place"
+            )

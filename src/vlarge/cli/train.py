@@ -1,0 +1,73 @@
+"""`vlarge train`: train a policy from a recipe; under torchrun it is distributed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from vlarge.cli.arguments import split
+from vlarge.contracts import InputError
+
+if TYPE_CHECKING:
+    from vlarge.recipe import Recipe
+    from vlarge.train.trainer import Trainer
+
+HELP = "train a policy from a recipe; under torchrun it is distributed"
+
+USAGE = """usage: vlarge train RECIPE [@OVERLAY.toml …] [--table.key VALUE …] [--resume]
+
+Train on a LeRobot dataset as the recipe says. The run directory receives steps.jsonl, tensorboard/ and checkpoints/.
+
+  RECIPE           a TOML file; recipes/finetune.toml is a good start
+  @OVERLAY.toml    more files, each changes what the ones before it say
+  --table.key V    one setting, for instance --data.path my_dataset --train.steps 2000 --run.dir runs/mine
+  --resume         continue the run in --run.dir from its last checkpoint, bit for bit
+
+LeRobot's --dataset.repo_id, --dataset.root, --policy.path, --batch_size, --steps, --output_dir and --seed work too.
+
+Example: vlarge train recipes/finetune.toml --data.path my_dataset --run.dir runs/mine
+On two processes: torchrun --nproc-per-node 2 -m vlarge train recipes/finetune.toml --data.path my_dataset
+
+Settings and their defaults:
+"""
+
+
+def run(argv: Sequence[str]) -> int:
+    if not argv or "-h" in argv or "--help" in argv:
+        from vlarge.recipe import Recipe, dump
+
+        print(USAGE + dump(Recipe()))
+        return 0
+    line = split(argv, {"resume": bool})
+    recipe = line.recipe()
+    if not recipe.data.path:
+        raise InputError("no dataset: give --data.path FOLDER (a LeRobot dataset) or --data.path hf://user/name")
+    return _train(recipe, resume=line.has("resume"))
+
+
+def _train(recipe: Recipe, *, resume: bool) -> int:
+    from vlarge.train.parallel.mesh import joined_world
+    from vlarge.train.trainer import Trainer
+
+    with joined_world() as world:
+        trainer = Trainer(recipe, world, resume=resume)
+        if world.is_main:
+            print(_describe(trainer), file=sys.stderr)
+        checkpoint = trainer.train()
+        if world.is_main:
+            done = "finished" if trainer.finished else f"stopped at step {trainer.step}; continue with --resume"
+            print(f"{done}: {checkpoint}")
+    return 0
+
+
+def _describe(trainer: Trainer) -> str:
+    dataset, c = trainer.dataset, trainer.recipe
+    num_parameters = sum(p.numel() for p in trainer.model.parameters())
+    lines = [
+        f"{c.model.name} {c.model.preset}: {num_parameters / 1e6:.1f} M parameters,"
+        f" {c.train.dtype} on {trainer.device}",
+        f"{dataset.root}: {len(dataset.episodes)} episodes, {dataset.num_frames} frames,"
+        f" cameras {', '.join(trainer.plan.preparation.cameras) or 'none'}",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,81 @@
+"""Reads the numbers and pictures of episodes that have been indexed, by row and frame number."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from vlarge.contracts import InputError
+from vlarge.data.cache import ByteCache
+from vlarge.data.config import DataConfig
+from vlarge.data.formats.lerobot_rows import row_tasks
+from vlarge.data.formats.lerobot_tables import TableFile, read_images, read_table_file
+from vlarge.data.manifest import Episode, EpisodeTable, Manifest
+from vlarge.data.mp4 import VideoFile, read_video_file
+from vlarge.data.video import decode_frames, num_packets, starts_afresh
+
+TABLE_CACHE_BYTES = 256 << 20
+VIDEO_TABLE_CACHE_BYTES = 256 << 20
+
+
+class LeRobotReader:
+    """Threads may share one. Keeps tables of recently read files, within a budget of bytes; no open file, no frame.
+
+    num_decoded: frames decoded so far, those that only lie on the way to others included.
+    """
+
+    def __init__(self, root: Path, manifest: Manifest, config: DataConfig) -> None:
+        self._root = root
+        self._manifest = manifest
+        self._keys = config.state_key, config.action_key
+        self._tables: ByteCache[str, TableFile] = ByteCache(self._load_table, TABLE_CACHE_BYTES)
+        self._videos: ByteCache[str, VideoFile] = ByteCache(
+            lambda f: read_video_file(root / f), VIDEO_TABLE_CACHE_BYTES
+        )
+        self._lock = threading.Lock()
+        self.num_decoded = 0
+
+    def read_table(self, episode: Episode) -> EpisodeTable:
+        """State, action and task of every frame. Raises InputError naming the file."""
+        table = self._tables.get(episode.table_file)
+        rows = slice(episode.first_row, episode.first_row + episode.length)
+        tasks = row_tasks(table, rows, self._manifest.task_texts, episode.tasks)
+        return EpisodeTable(table.state_RA[rows], table.action_RA[rows], tasks)
+
+    def starts_afresh(self, episode: Episode, camera_keys: Sequence[str], frames: np.ndarray) -> np.ndarray:
+        """bool [n]: see `video.starts_afresh`, for all these cameras at once."""
+        afresh = np.ones(len(frames), bool)
+        for part in (episode.videos[key] for key in camera_keys if key in episode.videos):
+            afresh &= starts_afresh(self._videos.get(part.file), frames + part.first_frame)
+        return afresh
+
+    def frames(self, episode: Episode, camera_key: str, frame_indices: Sequence[int]) -> Iterator[np.ndarray]:
+        """uint8 [H, W, 3] of each frame (ascending, no repeats). Raises InputError naming episode, file and frame."""
+        part = episode.videos.get(camera_key)
+        try:
+            if part is None:
+                rows = [episode.first_row + i for i in frame_indices]
+                self._count(len(rows))
+                yield from read_images(self._root / episode.table_file, camera_key, rows)
+                return
+            video = self._videos.get(part.file)
+            wanted = [part.first_frame + i for i in frame_indices]
+            self._count(num_packets(video, wanted))
+            for _, image in decode_frames(video, wanted):
+                yield image
+        except InputError as error:
+            file = part.file if part else episode.table_file
+            raise InputError(
+                f"episode {episode.index}, camera {camera_key}, frames {frame_indices[0]} to {frame_indices[-1]} "
+                f"({file}): {error}"
+            ) from error
+
+    def _load_table(self, file: str) -> TableFile:
+        return read_table_file(self._root / file, *self._keys)
+
+    def _count(self, frames: int) -> None:
+        with self._lock:
+            self.num_decoded += frames

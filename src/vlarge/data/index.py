@@ -1,0 +1,140 @@
+"""A dataset, opened where it lies: cameras, usable episodes, faults, and their numbers and pictures by frame index."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vlarge.contracts import InputError
+from vlarge.data import hub
+from vlarge.data.check import Fault
+from vlarge.data.config import DataConfig
+from vlarge.data.formats import lerobot
+from vlarge.data.formats.lerobot_reader import LeRobotReader
+from vlarge.data.manifest import Camera, Episode, EpisodeTable, Manifest
+from vlarge.data.transforms import resize_with_pad
+
+__all__ = ["Camera", "Dataset", "Episode", "EpisodeTable", "Fault", "open_dataset", "summary"]
+
+
+class Dataset:
+    """What `open_dataset` returns. Threads may share one.
+
+    episodes: those that can be read whole and were not excluded, by number; positions in `Order` count these.
+    cameras: every declared one; `camera_keys`: those that are used, in the dataset's order.
+    """
+
+    def __init__(self, root: Path, manifest: Manifest, config: DataConfig) -> None:
+        self.root = root
+        self.format: str = manifest.format
+        self.fps: float = manifest.fps
+        self.features: Mapping[str, Mapping[str, Any]] = manifest.features
+        self.cameras: dict[str, Camera] = dict(manifest.cameras)
+        self.episodes: tuple[Episode, ...] = manifest.episodes
+        self.faults: tuple[Fault, ...] = manifest.faults
+        self.state_dim = manifest.state_dim
+        self.action_dim = manifest.action_dim
+        self.camera_keys = tuple(
+            k for k, c in self.cameras.items() if c.present and (not config.cameras or k in config.cameras)
+        )
+        self._manifest = manifest
+        self._reader = LeRobotReader(root, manifest, config)
+
+    @property
+    def num_frames(self) -> int:
+        return sum(e.length for e in self.episodes)
+
+    @property
+    def tasks(self) -> list[str]:
+        """The tasks that frames of usable episodes have, by task_index."""
+        used = dict.fromkeys(task for e in self.episodes for task in e.tasks)
+        known = [text for _, text in sorted(self._manifest.task_texts.items())]
+        return [text for text in dict.fromkeys([*known, *used]) if text in used]
+
+    @property
+    def num_decoded(self) -> int:
+        """Frames decoded so far."""
+        return self._reader.num_decoded
+
+    def read_table(self, episode: Episode) -> EpisodeTable:
+        """State, action and task of every frame of an episode. Raises InputError naming the file."""
+        return self._reader.read_table(episode)
+
+    def starts_afresh(self, episode: Episode, camera_keys: Sequence[str], frames: np.ndarray) -> np.ndarray:
+        """bool [n]: whether each of these frames (ascending) is decoded without what the frames before it need."""
+        return self._reader.starts_afresh(episode, camera_keys, frames)
+
+    def iter_frames(
+        self, episode: Episode, camera_key: str, frame_indices: Sequence[int], size: int | None = None
+    ) -> Iterator[np.ndarray]:
+        """Each frame as uint8 [H, W, 3] RGB; with `size`, resized with padding to [size, size] as it is decoded.
+
+        frame_indices: ascending, without repeats. Every frame is checked against its time stamp in the file, and no
+        frame is decoded twice. Raises InputError naming episode, file and frame when one cannot be had.
+        """
+        if any(b <= a for a, b in pairwise(frame_indices)):
+            raise ValueError(f"frame indices must ascend: {list(frame_indices)}")
+        if len(frame_indices) and not 0 <= frame_indices[0] <= frame_indices[-1] < episode.length:
+            raise IndexError(f"episode {episode.index} has {episode.length} frames: {list(frame_indices)}")
+        if len(frame_indices):
+            for image in self._reader.frames(episode, camera_key, frame_indices):
+                yield image if size is None else resize_with_pad(image, size)
+
+    def read_frames(
+        self, episode: Episode, camera_key: str, frame_indices: Sequence[int], size: int | None = None
+    ) -> np.ndarray:
+        """The same frames together: uint8 [k, H, W, 3]."""
+        images = list(self.iter_frames(episode, camera_key, frame_indices, size))
+        return np.stack(images) if images else np.zeros((0, size or 0, size or 0, 3), np.uint8)
+
+    @cached_property
+    def revision(self) -> str:
+        """Hash of what decides the samples: metadata, names and sizes of the data files, usable episodes."""
+        digest = hashlib.sha256()
+        for file in self._manifest.metadata_files:
+            digest.update(file.encode() + b"\0" + (self.root / file).read_bytes())
+        files = {e.table_file for e in self.episodes} | {p.file for e in self.episodes for p in e.videos.values()}
+        sizes = [(file, (self.root / file).stat().st_size) for file in sorted(files)]
+        digest.update(json.dumps([sizes, [(e.index, e.length) for e in self.episodes], self.camera_keys]).encode())
+        return digest.hexdigest()[:16]
+
+
+def open_dataset(config: DataConfig) -> Dataset:
+    """Open the dataset that a recipe's [data] table names, checking every file it has.
+
+    Raises InputError in one line: no such path, not a dataset, metadata that cannot be read, a feature or camera that
+    it does not have. Lesser faults cost at most the episodes they are in and are listed in `Dataset.faults`; see
+    `check.require_trainable` for a dataset with nothing left.
+    """
+    root = hub.resolve(config.path, config.revision)
+    if not lerobot.matches(root):
+        raise InputError(
+            f"{root} is not a dataset: it has no meta/info.json; give the folder that holds meta, data and videos"
+        )
+    return Dataset(root, lerobot.index(root, config), config)
+
+
+def summary(dataset: Dataset) -> dict[str, Any]:
+    """What `vlarge data info --json` prints."""
+    return {
+        "format": dataset.format,
+        "num_episodes": len(dataset.episodes),
+        "num_frames": dataset.num_frames,
+        "fps": dataset.fps,
+        "cameras": {
+            key: {"height": c.height, "width": c.width, "codec": c.codec, "present": c.present}
+            for key, c in dataset.cameras.items()
+        },
+        "features": {key: {"dtype": f["dtype"], "shape": f["shape"]} for key, f in dataset.features.items()},
+        "tasks": dataset.tasks,
+        "revision": dataset.revision,
+        "faults": [asdict(fault) for fault in dataset.faults],
+    }

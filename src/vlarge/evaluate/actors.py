@@ -1,0 +1,100 @@
+"""Who acts in an evaluation: a checkpoint, a built-in policy, or a function of the user's that returns a policy."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from vlarge.contracts import Env, EnvSpec, InputError, Observation, Policy
+
+Actor = Callable[[Env], Policy]  # the policy that acts in this environment
+
+
+def load_actor(reference: str) -> Actor:
+    """reference: "expert", "zero", "package.module:function" (called without arguments), or a checkpoint's path.
+
+    Raises InputError when there is no such thing.
+    """
+    if reference in BUILT_IN:
+        return BUILT_IN[reference]
+    policy = _call(reference) if _names_function(reference) else _load_checkpoint(reference)
+    return lambda env: policy
+
+
+def fingerprint(reference: str) -> str:
+    """Changes when the weights behind a checkpoint path change (file name, size or time); "" for anything else.
+
+    Raises InputError when `reference` is neither an existing path, a function nor built in.
+    """
+    if reference in BUILT_IN or _names_function(reference):
+        return ""
+    root = Path(reference).resolve()
+    if not root.exists():
+        raise InputError(
+            f"no policy at {reference}: give a checkpoint folder, {', '.join(BUILT_IN)} or module:function"
+        )
+    entries = [(str(file.relative_to(root)), file.stat()) for file in sorted(root.rglob("*.safetensors"))]
+    text = repr([(name, stat.st_size, stat.st_mtime_ns) for name, stat in entries])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class ExpertPolicy:
+    """The simulator's scripted expert, one action at a time. Looks at the simulator's state, not at pictures."""
+
+    name = "expert"
+    action_horizon = 1
+
+    def __init__(self, env: Env) -> None:
+        self._expert = getattr(env, "expert", None)
+
+    def check(self, spec: EnvSpec) -> None:
+        if self._expert is None:
+            raise InputError(f"{spec.task} has no scripted expert")
+
+    def infer(self, observation: Observation, noise_key: Sequence[int]) -> np.ndarray:
+        assert self._expert is not None
+        action_A: np.ndarray = self._expert()
+        return action_A[None]
+
+
+class ZeroPolicy:
+    """Does nothing: what it achieves needs no policy."""
+
+    name = "zero"
+    action_horizon = 1
+
+    def __init__(self, env: Env) -> None:
+        self._action_dim = env.spec.action_dim
+
+    def check(self, spec: EnvSpec) -> None: ...
+
+    def infer(self, observation: Observation, noise_key: Sequence[int]) -> np.ndarray:
+        return np.zeros((1, self._action_dim), dtype=np.float32)
+
+
+BUILT_IN: dict[str, Actor] = {"expert": ExpertPolicy, "zero": ZeroPolicy}
+
+
+def _names_function(reference: str) -> bool:
+    return re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", reference) is not None
+
+
+def _call(reference: str) -> Policy:
+    module, _, function = reference.partition(":")
+    try:
+        make: Callable[[], Policy] = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise InputError(f"policy {reference!r} cannot be imported: {error}") from error
+    return make()
+
+
+def _load_checkpoint(reference: str) -> Policy:
+    from vlarge.policy import load_policy
+
+    policy: Policy = load_policy(reference)
+    return policy

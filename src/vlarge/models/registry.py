@@ -1,0 +1,50 @@
+"""Finds a model by name. A new model is a new folder here, or an entry point "vlarge.models" of a distribution."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from importlib.metadata import entry_points
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+import vlarge.models
+from vlarge.contracts import InputError, PackedBatch
+from vlarge.models.config import ModelConfig
+
+
+class Family(Protocol):
+    """What a model folder's `__init__` offers. `sizes` is the folder's own frozen dataclass."""
+
+    NAMES: tuple[str, ...]
+
+    def resolve(self, model: ModelConfig, *, vocab_size: int, action_dim: int) -> Any:
+        """The sizes that a recipe, a tokenizer and a dataset ask for. Raises InputError."""
+
+    def read_sizes(self, data: dict[str, Any]) -> Any:
+        """The sizes stored in a checkpoint. Raises InputError."""
+
+    def build(self, sizes: Any) -> nn.Module: ...
+
+    def forward_flops(self, sizes: Any, batch: PackedBatch, num_draws: int) -> float: ...
+
+    def from_lerobot(self, theirs: dict[str, Tensor], ours: dict[str, Tensor], sizes: Any) -> dict[str, Tensor]: ...
+
+    def to_lerobot(self, ours: dict[str, Tensor], sizes: Any) -> dict[str, Tensor]: ...
+
+
+def find_family(name: str) -> Family:
+    """The model folder that lists `name`. Raises InputError with the names there are."""
+    known: list[str] = []
+    for family in _families():
+        if name in family.NAMES:
+            return family
+        known += family.NAMES
+    raise InputError(f"there is no model {name!r}; known are {', '.join(sorted(known))}")
+
+
+def _families() -> list[Any]:
+    folders = [m.name for m in pkgutil.iter_modules(vlarge.models.__path__) if m.ispkg]
+    ours = [importlib.import_module(f"vlarge.models.{name}") for name in folders]
+    return ours + [point.load() for point in entry_points(group="vlarge.models")]

@@ -1,0 +1,59 @@
+"""A checkpoint as a `contracts.Policy`: observation -> inputs -> denoised chunk -> raw actions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from vlarge.contracts import EnvSpec, InputError, Observation, Sample, SampleId
+from vlarge.data.pack import pack
+from vlarge.models.flow import keyed_generator
+from vlarge.policy.files import PolicyFiles, read_policy
+
+UNUSED_ID = SampleId(0, 0, 0)
+
+
+def load_policy(path: str | Path, device: str = "cpu") -> CheckpointPolicy:
+    """Load a run directory, a checkpoint or a policy folder. Raises InputError naming what is missing or wrong."""
+    return CheckpointPolicy(read_policy(Path(path)), torch.device(device))
+
+
+class CheckpointPolicy:
+    """One observation in, one chunk of raw actions out. Holds no episode state: see `chunks.ChunkQueue`."""
+
+    def __init__(self, files: PolicyFiles, device: torch.device) -> None:
+        self.name = f"{files.model_name} step {files.step}"
+        self.preparation = files.preparation
+        self.action_horizon = files.preparation.action_horizon
+        self.num_action_columns = files.sizes.max_action_dim
+        self.model = files.build(device)
+
+    def check(self, spec: EnvSpec) -> None:
+        """Raise InputError, naming the difference, if this policy cannot act in an environment of this spec."""
+        p = self.preparation
+        missing = [key for key in p.cameras if key not in spec.cameras]
+        if missing:
+            raise InputError(
+                f"{self.name} looks through {', '.join(missing)}; {spec.task} has {', '.join(spec.cameras)}"
+            )
+        for what, ours, theirs in (
+            ("state", p.state_normalizer.dim, spec.state_dim),
+            ("action", p.action_normalizer.dim, spec.action_dim),
+        ):
+            if ours != theirs:
+                raise InputError(f"{self.name} has {ours} {what} dimensions, {spec.task} has {theirs}")
+
+    @torch.no_grad()
+    def infer(self, observation: Observation, noise_key: Sequence[int]) -> np.ndarray:
+        """Raw actions float32 [action_horizon, A]; the noise that starts them is a function of `noise_key`."""
+        p = self.preparation
+        images, prompt_ids, state_A = p.observation(observation.images, observation.state, observation.task)
+        blank = np.zeros((self.action_horizon, p.action_normalizer.dim), np.float32)
+        batch = pack([Sample(UNUSED_ID, images, prompt_ids, state_A, blank)])
+        shape = (self.action_horizon, self.num_action_columns)
+        noise = keyed_generator(*noise_key).standard_normal(shape, dtype=np.float32)
+        actions = self.model.sample(batch, torch.from_numpy(noise).to(self.model.device))
+        return p.actions_inverse(actions.cpu().numpy()[:, : p.action_normalizer.dim])

@@ -1,0 +1,49 @@
+"""What the machine can do: peak arithmetic for FLOP utilisation, memory for the step line."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import torch
+
+# Dense bf16 peaks from the vendors' data sheets, in FLOP/s.
+PEAK_BF16 = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "B200": 2250e12, "RTX 4090": 165e12}
+
+
+def resolve_device(name: str, local_rank: int) -> torch.device:
+    """Resolve "auto": this process's GPU if there is one, the CPU otherwise."""
+    if name != "auto":
+        return torch.device(name)
+    return torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
+
+
+def peak_flops(device: torch.device, dtype: str) -> float:
+    """Peak FLOP/s of one process: the data sheet's for a known GPU, measured by a matrix product elsewhere."""
+    if device.type == "cuda" and dtype == "bf16":
+        name = torch.cuda.get_device_name(device)
+        for card, peak in PEAK_BF16.items():
+            if card in name:
+                return peak
+    return _measured_flops(device, torch.bfloat16 if dtype == "bf16" else torch.float32)
+
+
+def _measured_flops(device: torch.device, dtype: torch.dtype, size: int = 1024, repeats: int = 6) -> float:
+    a = torch.ones(size, size, device=device, dtype=dtype)
+    best_s = float("inf")
+    for _ in range(repeats):
+        start_s = time.perf_counter()
+        (a @ a)[0, 0].item()  # the read waits for the product
+        best_s = min(best_s, time.perf_counter() - start_s)
+    return 2 * size**3 / best_s
+
+
+def memory(device: torch.device) -> tuple[int, float]:
+    """Bytes in use now, and their share of what there is: the GPU's, or this process's of the machine's."""
+    if device.type == "cuda":
+        used, total = torch.cuda.memory_allocated(device), torch.cuda.get_device_properties(device).total_memory
+        return used, used / total
+    page = os.sysconf("SC_PAGE_SIZE")
+    with open("/proc/self/statm") as statm:
+        used = int(statm.read().split()[1]) * page
+    return used, used / (os.sysconf("SC_PHYS_PAGES") * page)

@@ -1,0 +1,47 @@
+"""A run directory: one run writes to it at a time, and a new run never overwrites an old one."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from vlarge.contracts import InputError
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the directory for this process. Raises InputError when another run has it, or it cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("w")
+    except OSError as error:
+        raise InputError(f"cannot write to the run directory {folder}: {error.strerror}") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"another run is writing to {folder}; choose another --run.dir") from None
+        yield
+
+
+def check_vacant(folder: Path) -> None:
+    """Raise InputError if `folder` already holds a run."""
+    if (folder / "steps.jsonl").exists() or (folder / "checkpoints").exists():
+        raise InputError(f"{folder} already holds a run: continue it with --resume, or choose another --run.dir")
+
+
+def truncate_steps(path: Path, step: int) -> None:
+    """Drop the lines of steps.jsonl from `step` on (and a half-written last line): a resume writes them again."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text().splitlines():
+        try:
+            if json.loads(line)["step"] <= step:
+                kept.append(line)
+        except (ValueError, KeyError):
+            break
+    path.write_text("".join(f"{line}\n" for line in kept))

@@ -1,0 +1,103 @@
+"""What a recipe and a dataset make together: how samples are prepared, how large the model is, its first weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from vlarge.contracts import ACTION, STATE, InputError
+from vlarge.data.hub import resolve
+from vlarge.data.index import Dataset
+from vlarge.data.order import Order
+from vlarge.data.service.stream import Stream
+from vlarge.data.stats import dataset_stats
+from vlarge.data.tokens import load_tokenizer
+from vlarge.data.transforms import Normalizer, Preparation
+from vlarge.models.registry import find_family
+from vlarge.policy.files import PolicyFiles, build_model, read_policy
+from vlarge.recipe import Recipe
+from vlarge.train.parallel.mesh import World
+
+
+@dataclass(frozen=True)
+class Plan:
+    """model_name, sizes: the network. init: a policy whose weights it starts from."""
+
+    model_name: str
+    sizes: Any
+    preparation: Preparation
+    init: PolicyFiles | None
+
+    def build(self, seed: int, device: torch.device) -> nn.Module:
+        """The network with its first weights, the same on every process."""
+        if self.init is not None:
+            return self.init.build(device).train()
+        torch.manual_seed(seed)
+        return build_model(self.model_name, self.sizes, device)
+
+
+def plan(recipe: Recipe, dataset: Dataset) -> Plan:
+    """Fit the recipe to the dataset. Raises InputError where they do not go together."""
+    if recipe.model.init:
+        return _plan_from(read_policy(resolve(recipe.model.init)), recipe, dataset)
+    tokenizer = load_tokenizer(recipe.data.tokenizer)
+    sizes = find_family(recipe.model.name).resolve(
+        recipe.model, vocab_size=tokenizer.vocab_size, action_dim=dataset.action_dim
+    )
+    stats = dataset_stats(dataset)
+    preparation = Preparation(
+        image_size=sizes.image_size,
+        action_horizon=sizes.action_horizon,
+        cameras=usable_cameras(dataset),
+        tokenizer=tokenizer,
+        state_normalizer=Normalizer(recipe.data.normalization, stats[STATE]),
+        action_normalizer=Normalizer(recipe.data.normalization, stats[ACTION]),
+        max_text_tokens=recipe.data.max_text_tokens,
+    )
+    return Plan(recipe.model.name, sizes, preparation, None)
+
+
+def _plan_from(files: PolicyFiles, recipe: Recipe, dataset: Dataset) -> Plan:
+    """Start from a policy: its sizes, cameras and statistics win over the recipe's and the dataset's."""
+    p = files.preparation
+    if files.model_name != recipe.model.name:
+        raise InputError(f"model.init holds a {files.model_name!r} policy, the recipe asks for {recipe.model.name!r}")
+    lacking = [key for key in p.cameras if key not in usable_cameras(dataset)]
+    if lacking:
+        raise InputError(f"model.init looks through {', '.join(lacking)}, which {dataset.root} does not have")
+    for what, ours, theirs in (
+        ("state", p.state_normalizer.dim, dataset.state_dim),
+        ("action", p.action_normalizer.dim, dataset.action_dim),
+    ):
+        if ours != theirs:
+            raise InputError(f"model.init has {ours} {what} dimensions, {dataset.root} has {theirs}")
+    return Plan(files.model_name, files.sizes, p, files)
+
+
+def usable_cameras(dataset: Dataset) -> tuple[str, ...]:
+    return tuple(key for key, camera in dataset.cameras.items() if camera.present)
+
+
+def open_stream(recipe: Recipe, dataset: Dataset, preparation: Preparation, world: World, start_step: int) -> Stream:
+    """This process's share of every global batch from `start_step` on."""
+    lengths = [episode.length for episode in dataset.episodes]
+    data = recipe.data
+    return Stream(
+        dataset,
+        Order(lengths, seed=recipe.run.seed, clip_frames=data.clip_frames, window_clips=data.window_clips),
+        preparation,
+        batch_size=recipe.train.batch_size,
+        rank=world.rank,
+        world=world.size,
+        start_step=start_step,
+        decode_threads=data.decode_threads,
+        prefetch_batches=data.prefetch_batches,
+    )
+
+
+def run_dir(recipe: Recipe) -> Path:
+    return Path(recipe.run.dir)

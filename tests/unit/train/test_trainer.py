@@ -1,0 +1,151 @@
+"""A run is a function of its recipe: it resumes bit for bit, refuses what does not fit, and never leaves half a file."""
+
+import errno
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from vlarge import recipe as recipes
+from vlarge.contracts import InputError
+from vlarge.policy import load_policy
+from vlarge.policy.files import read_policy
+from vlarge.recipe import Recipe
+from vlarge.train import checkpoint
+from vlarge.train.trainer import Trainer
+
+
+def steps_of(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "steps.jsonl").read_text().splitlines()]
+
+
+def losses(run: Path) -> list[tuple[int, float, float]]:
+    return [(s["step"], s["loss"], s["grad_norm"]) for s in steps_of(run)]
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "checkpoints" / "last" / "pretrained_model" / "model.safetensors")
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+def test_resume_is_bitwise_even_twice_and_after_lost_steps(small: Recipe, tmp_path: Path) -> None:
+    Trainer(small).train()
+    whole = tmp_path / "run"
+    parts = recipes.replace(small, "run.dir", str(tmp_path / "parts"))
+    trainer = Trainer(parts)
+    for _ in range(2):  # dies at step 4 and again at step 7, one step after the checkpoints of steps 3 and 6
+        trainer.checkpoints.save = dying(trainer.checkpoints.save, after=1)  # type: ignore[method-assign]
+        with pytest.raises(RuntimeError, match="killed"):
+            trainer.train()
+        trainer = Trainer(parts, resume=True)
+    assert trainer.step == 6
+    trainer.train()
+    assert losses(tmp_path / "parts") == losses(whole)
+    assert [step for step, _, _ in losses(whole)] == list(range(1, 9))
+    assert same(weights(whole), weights(tmp_path / "parts"))
+
+
+def dying(save, after: int):
+    calls = []
+
+    def wrapped(*args):
+        calls.append(1)
+        if len(calls) > after:
+            raise RuntimeError("killed")
+        return save(*args)
+
+    return wrapped
+
+
+def test_loss_falls_and_the_step_line_is_complete(small: Recipe, tmp_path: Path) -> None:
+    recipe = recipes.replace(small, "train.steps", 40)
+    Trainer(recipes.replace(recipe, "train.save_every", 0)).train()
+    lines = steps_of(tmp_path / "run")
+    assert sum(s["loss"] for s in lines[-10:]) < 0.8 * sum(s["loss"] for s in lines[:10])
+    promised = {"step", "loss", "grad_norm", "lr", "samples_per_s", "data_wait_s", "step_s", "mfu"}
+    promised |= {"real_token_fraction", "memory_bytes", "memory_fraction"}
+    assert promised <= lines[0].keys()
+    assert recipes.load([tmp_path / "run" / "recipe.toml"]) == Trainer(recipe, resume=True).recipe.__class__(
+        **vars(recipes.replace(recipe, "train.save_every", 0))
+    )
+
+
+def test_a_run_directory_is_not_overwritten(small: Recipe) -> None:
+    Trainer(small).save()
+    with pytest.raises(InputError, match="already holds a run: continue it with --resume"):
+        Trainer(small)
+
+
+def test_two_runs_cannot_write_to_one_directory(small: Recipe) -> None:
+    first, second = Trainer(small), Trainer(small)
+    with first._opened(), pytest.raises(InputError, match="another run is writing"):
+        second.train()
+
+
+def test_resume_needs_a_checkpoint_of_this_dataset_and_model(small: Recipe) -> None:
+    with pytest.raises(InputError, match="has no checkpoint to resume from"):
+        Trainer(small, resume=True)
+    Trainer(small).save()
+    with pytest.raises(InputError, match="has changed since"):
+        Trainer(recipes.replace(small, "data.exclude_episodes", (1,)), resume=True)
+    with pytest.raises(InputError, match="does not fit this run"):
+        Trainer(recipes.replace(small, "model.image_size", 64), resume=True)
+
+
+def test_a_full_disk_leaves_the_last_checkpoint(small: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = Trainer(small)
+    trainer.save()
+    before = weights(tmp_path / "run")
+    trainer.step = 5
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_state", full)
+    with pytest.raises(InputError, match="the disk is full; the checkpoints before it are untouched"):
+        trainer.save()
+    folder = tmp_path / "run" / "checkpoints"
+    assert sorted(p.name for p in folder.iterdir()) == ["00000000", "last"]
+    assert same(weights(tmp_path / "run"), before)
+
+
+def test_old_checkpoints_are_pruned(small: Recipe, tmp_path: Path) -> None:
+    Trainer(recipes.replace(small, "train.keep_last", 1)).train()
+    assert sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir()) == ["00000008", "last"]
+
+
+def test_training_goes_on_from_a_policy(small: Recipe, tmp_path: Path) -> None:
+    first = Trainer(small).train()
+    recipe = recipes.replace(recipes.replace(small, "run.dir", str(tmp_path / "next")), "model.init", str(first))
+    trainer = Trainer(recipe)
+    assert trainer.plan.preparation.to_json() == read_policy(first).preparation.to_json()
+    assert same({k: v.clone() for k, v in trainer.model.state_dict().items()}, load_policy(first).model.state_dict())
+
+
+def test_what_the_model_cannot_take_is_refused_before_anything_is_written(small: Recipe, tmp_path: Path) -> None:
+    for key, value, message in (
+        ("model.max_action_dim", 2, "the model takes at most 2: set model.max_action_dim"),
+        ("model.preset", "huge", "choose one of tiny, base"),
+        ("model.name", "pi9", "there is no model 'pi9'; known are pi05"),
+        ("model.image_size", 40, "not a multiple of the patch size"),
+        ("data.cameras", ("observation.images.left",), "observation.images.left"),
+        ("data.action_key", "actions", "actions"),
+    ):
+        with pytest.raises(InputError, match=message):
+            Trainer(recipes.replace(small, key, value))
+    assert not (tmp_path / "run").exists()
+
+
+def test_gradients_that_stay_infinite_stop_the_run(small: Recipe) -> None:
+    trainer = Trainer(recipes.replace(recipes.replace(small, "train.steps", 20), "train.save_every", 0))
+    with torch.no_grad():
+        trainer.model.action_out.bias.fill_(float("nan"))
+    with pytest.raises(
+        InputError, match="not finite for 10 steps in a row up to step 9; the last good checkpoint is none"
+    ):
+        trainer.train()
