@@ -44,9 +44,10 @@ def fingerprint(reference: str) -> str:
 
 
 class ExpertPolicy:
-    """The simulator's scripted expert, one action at a time. Looks at the simulator's state, not at pictures."""
+    """The simulator's scripted expert, one action at a time. Knows the simulator's state and does not look."""
 
     name = "expert"
+    blind = True
     action_horizon = 1
 
     def __init__(self, env: Env) -> None:
@@ -66,6 +67,7 @@ class ZeroPolicy:
     """Does nothing: what it achieves needs no policy."""
 
     name = "zero"
+    blind = True
     action_horizon = 1
 
     def __init__(self, env: Env) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from vlarge.contracts import EpisodeKey, Observation
 
 STEPS_PER_FRAME = 4
-MIN_HEIGHT = 256  # small camera pictures are enlarged by whole pixels up to about this
+MIN_HEIGHT = 256  # small camera pictures are enlarged by a whole factor to at least this
 
 
 def film_name(key: EpisodeKey) -> str:
@@ -38,7 +38,7 @@ class Film:
 
 
 def _enlarge(frame: np.ndarray) -> np.ndarray:
-    factor = max(1, MIN_HEIGHT // frame.shape[0])
+    factor = -(-MIN_HEIGHT // frame.shape[0])
     frame = frame.repeat(factor, axis=0).repeat(factor, axis=1)
     # yuv420p stores colour for squares of four pixels.
     return frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2]

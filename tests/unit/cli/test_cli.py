@@ -101,7 +101,7 @@ def test_an_unknown_option_suggests_the_nearest(capsys: pytest.CaptureFixture[st
     assert "--before" in err
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["sim", "list"]])
+@pytest.mark.parametrize("argv", [["--help"], ["plan"]])
 def test_a_reader_that_left_and_a_full_disk_are_no_tracebacks(argv: list[str]) -> None:
     env = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
     command = f"{SCRIPT} {' '.join(argv)} | true"

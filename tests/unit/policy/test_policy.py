@@ -77,7 +77,7 @@ def test_a_chunk_depends_on_observation_and_noise_key_only(checkpoint: Path) -> 
 
 
 def test_actions_come_back_in_raw_units(checkpoint: Path) -> None:
-    """Untrained velocities are small beside the noise, so raw chunks spread like the statistics: mean 5, deviation 2."""
+    """Untrained velocities are small beside the noise: raw chunks spread like the statistics, mean 5, deviation 2."""
     policy = load_policy(checkpoint)
     values = np.stack([policy.infer(observation(), (i,)) for i in range(30)])
     assert values.mean() == pytest.approx(5.0, abs=1.0)

@@ -84,7 +84,8 @@ def test_spec_is_complete_and_hashed(env):
     assert (spec.task, spec.instruction, spec.metric) == (TASK, "move the gripper to the red target", "success_once")
     assert (spec.state_dim, spec.action_dim, spec.control_hz, spec.horizon) == (4, 4, 80.0, 3)
     assert spec.cameras == {"observation.images.corner2": (96, 96)}
-    assert make_env(TASK, SimConfig(horizon=0)).spec.horizon == 500
+    own = make_env(TASK, SimConfig(horizon=0))
+    assert own.spec.horizon == own._task_class.max_path_length == 500
     assert make_env(TASK, SimConfig(horizon=3)).spec.hash() == spec.hash()
     assert make_env(TASK, SimConfig(horizon=3, render_quality="full")).spec.hash() != spec.hash()
 

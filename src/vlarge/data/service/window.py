@@ -108,4 +108,4 @@ class ReadAhead:
         if self._next is None:
             return True
         needed = self._sample_bytes * len(self._next.frames)
-        return self.num_bytes + needed <= self._budget_bytes
+        return self._next.window <= self._window or self.num_bytes + needed <= self._budget_bytes

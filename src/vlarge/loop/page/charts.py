@@ -38,30 +38,36 @@ class Part:
 
 @dataclass(frozen=True)
 class Line:
-    """A quantity by training step. log: a logarithmic scale suits it where it spans a decade."""
+    """A quantity by training step. log: a logarithmic scale suits it where it spans a decade; noisy: smooth it."""
 
     name: str
     title: str
     x: np.ndarray
     y: np.ndarray
-    log: bool
+    note: str = ""
+    log: bool = False
+    noisy: bool = True
     height_px: int = 130
 
 
-def line_chart(line: Line, note: str = "") -> Html:
-    """Every value, faint, and the mean around each step; caption and axes included."""
-    window = max(1, len(line.y) // 40) | 1
-    mean = smooth(line.y, window)
+def window_of(num_steps: int) -> int:
+    """Steps that a smoothed line averages: a fortieth of all, an odd number."""
+    return max(1, num_steps // 40) | 1
+
+
+def line_chart(line: Line) -> Html:
+    """The values; if noisy, faint, with the mean around each step over them. Caption and axes included."""
+    mean = smooth(line.y, window_of(len(line.y))) if line.noisy else line.y
     y_scale = fit(line.y, log=line.log)
-    x_scale = Scale(float(line.x[0]), float(max(line.x[-1], line.x[0] + 1)), False)
-    paths = [("mean", mean)] if window == 1 else [("raw", line.y), ("mean", mean)]
+    x_scale = Scale(float(line.x[0]) - 1, float(line.x[-1]), False)
+    paths = [("raw", line.y), ("mean", mean)] if line.noisy else [("mean", mean)]
     drawn = [_path(x_scale, y_scale, line, values, style) for style, values in paths]
     plot = tag(
         "svg", *drawn, width="100%", height=line.height_px, viewBox=f"0 0 {UNITS} {line.height_px}",
         preserveAspectRatio="none",
     )  # fmt: skip
     grid, labels = _y_axis(y_scale, line.height_px)
-    notes = [note, "log scale" if y_scale.log else "", f"line: mean of {window} steps" if window > 1 else "", _gaps(line)]
+    notes = [line.note, "log scale" if y_scale.log else "", _gaps(line)]
     last = mean[np.isfinite(mean)]
     described = f"Steps {line.x[0]:,.0f} to {line.x[-1]:,.0f}; from {_text(last, 0)} to {_text(last, -1)}."
     full_px = line.height_px + FOOT_PX

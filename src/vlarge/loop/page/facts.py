@@ -33,7 +33,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """steps: column by name, float64, one value per training step (NaN where a step does not tell); {} without steps."""
+    """steps: column by name, float64, a value per training step (NaN where one does not tell); {} without steps."""
 
     name: str
     recipe_text: str
@@ -57,14 +57,14 @@ def read_run(run_dir: Path) -> RunFacts:
         recipe_text=recipe_text,
         recipe=_read(run_dir / "recipe.toml", tomllib.loads) or {},
         steps=_read(run_dir / "steps.jsonl", _columns) or {},
-        baseline=evaluations.pop(BASELINE_STEP, None) if len(evaluations) > 1 else None,
+        baseline=evaluations.get(BASELINE_STEP) if len(evaluations) > 1 else None,
         candidate=evaluations[max(evaluations)] if evaluations else None,
         gate=_last_gate(run_dir / "gate"),
         demo=_read(run_dir / "demo.json", _object("stages_s", "loop_s")),
-        dataset=_read(run_dir / "data" / "meta" / "info.json", _object("features")),
+        dataset=_read(run_dir / "data" / "meta" / "info.json", _dataset_info),
     )
     if not (recipe_text or facts.steps or facts.candidate or facts.gate or facts.demo or facts.dataset):
-        raise InputError(f"{run_dir} holds no run: neither recipe.toml nor steps.jsonl nor a result; name a run directory")
+        raise InputError(f"{run_dir} holds no run: no recipe.toml, no steps.jsonl, no result; name a run directory")
     return facts
 
 
@@ -105,7 +105,7 @@ def _read[T](path: Path, parse: Callable[[str], T]) -> T | None:
         return parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} cannot be read for the report ({error}): mend or remove it") from error
 
 
@@ -120,6 +120,18 @@ def _object(*keys: str) -> Callable[[str], dict[str, Any]]:
         return dict(content)
 
     return parse
+
+
+def _dataset_info(text: str) -> dict[str, Any]:
+    """A dataset's info.json may come from anywhere: what the report shows of it must be of the right type."""
+    info = _object("features")(text)
+    for name in ("total_episodes", "total_frames", "total_tasks", "fps"):
+        if not isinstance(info.get(name, 0), int | float):
+            raise ValueError(f"its {name} is no number")
+    for name, feature in info["features"].items():
+        if not isinstance(feature["shape"], list):
+            raise ValueError(f"the shape of its feature {name} is no list")
+    return info
 
 
 def _outcomes(text: str) -> dict[EpisodeKey, dict[str, Any]]:

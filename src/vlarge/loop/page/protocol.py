@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from vlarge.contracts import ACTION, IMAGE_PREFIX, STATE
 from vlarge.loop.page import wording
 from vlarge.loop.page.facts import Evaluation, RunFacts
 from vlarge.loop.page.markup import Html, join, tag
@@ -25,7 +26,7 @@ def reproduction_section(facts: RunFacts) -> Html | None:
         blocks.append(tag("details", tag("summary", "recipe.toml: every setting of this run"), recipe))
     if not blocks:
         return None
-    return tag("section", tag("h2", "To obtain it again"), *blocks, id="protocol")
+    return tag("section", tag("h2", "Protocol and settings"), *blocks, id="protocol")
 
 
 def _card(title: str, entries: Iterable[Entry]) -> Html:
@@ -63,7 +64,9 @@ def _protocol(evaluation: Evaluation) -> list[Entry]:
 def _dataset(info: Mapping[str, Any]) -> list[Entry]:
     num_frames, fps = info.get("total_frames"), info.get("fps")
     features: Mapping[str, Mapping[str, Any]] = info["features"]
-    cameras = {name: feature["shape"] for name, feature in features.items() if feature.get("dtype") in ("video", "image")}
+    cameras = {
+        name: _height_width(feature) for name, feature in features.items() if feature.get("dtype") in ("video", "image")
+    }
     length = f" ({wording.duration(num_frames / fps)} at {fps:g} Hz)" if num_frames and fps else ""
     return [
         ("Format", f"LeRobot {info.get('codebase_version', '')}"),
@@ -72,8 +75,8 @@ def _dataset(info: Mapping[str, Any]) -> list[Entry]:
         ("Tasks", wording.number(info.get("total_tasks"))),
         ("Frames", f"{wording.number(num_frames)}{length}"),
         ("Cameras", _cameras(cameras)),
-        ("State", _vector(features.get("observation.state"))),
-        ("Action", _vector(features.get("action"))),
+        ("State", _vector(features.get(STATE))),
+        ("Action", _vector(features.get(ACTION))),
     ]
 
 
@@ -81,7 +84,7 @@ def _per_task(values: Mapping[str, Any], unit: str) -> str:
     """One value when all tasks share it."""
     if len(set(values.values())) == 1:
         return f"{next(iter(values.values())):g} {unit}"
-    return ", ".join(f"{wording.short_task(task)} {value:g}" for task, value in values.items()) + (f" {unit}" if values else "")
+    return ", ".join(f"{wording.short_task(task)} {value:g} {unit}" for task, value in values.items())
 
 
 def _replan(protocol: Mapping[str, Any]) -> str:
@@ -91,8 +94,15 @@ def _replan(protocol: Mapping[str, Any]) -> str:
 
 
 def _cameras(cameras: Mapping[str, Sequence[int]]) -> str:
-    """Feature key -> (height, width, …), as width × height."""
-    return ", ".join(f"{key.removeprefix('observation.images.')} {size[1]}×{size[0]}" for key, size in cameras.items())
+    """Feature key -> (height, width) in pixels, or () where unknown."""
+    names = {key: key.removeprefix(IMAGE_PREFIX) for key in cameras}
+    return ", ".join(names[key] + (f" {size[1]}×{size[0]}" if size else "") for key, size in cameras.items())
+
+
+def _height_width(feature: Mapping[str, Any]) -> tuple[int, ...]:
+    """Some datasets name the channels first."""
+    sizes = dict(zip(feature.get("names") or ("height", "width"), feature["shape"], strict=False))
+    return (sizes["height"], sizes["width"]) if {"height", "width"} <= sizes.keys() else ()
 
 
 def _vector(feature: Mapping[str, Any] | None) -> str:

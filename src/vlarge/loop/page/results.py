@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from vlarge.contracts import InputError
@@ -19,10 +20,11 @@ SIGNS = {PROMOTE: "✓", REJECT: "✕", UNDECIDED: "?"}
 def verdict_section(facts: RunFacts) -> Html:
     """The first thing on the page."""
     if facts.gate:
-        return _gate(facts.gate, _baseline_name(facts))
+        return _gate(facts.gate)
     if facts.candidate:
-        summary, name = facts.candidate.summary, facts.candidate.name
-        return tag("section", tag("h1", f"The {name} policy succeeds in {_counts(summary)}."), _rate_line(summary))
+        summary = facts.candidate.summary
+        head = tag("h1", f"The {facts.candidate.name} policy succeeds in {_counts(summary)}.")
+        return tag("section", head, _figures(("Success rate", summary)))
     if len(facts.steps.get("loss", ())):
         last = int(facts.steps["step"][-1])
         return tag("section", tag("h1", f"Trained for {wording.count(last, 'step')}; not evaluated yet."))
@@ -43,50 +45,45 @@ def results_section(candidate: Evaluation, baseline: Evaluation | None) -> Html:
     return tag("section", tag("h2", "Success by task"), tag("p", metric, class_="note"), table, id="results")
 
 
-def _gate(gate: Mapping[str, Any], baseline_name: str) -> Html:
-    verdict = gate["verdict"]
+def _gate(gate: Mapping[str, Any]) -> Html:
+    verdict, candidate, baseline = gate["verdict"], gate["candidate"], gate["baseline"]
     if verdict not in WORDS:
         raise InputError(f"the gate's verdict is {verdict!r}, which is none of {', '.join(WORDS)}")
+    name = _baseline_name(gate)
     badge = tag("p", tag("span", SIGNS[verdict], aria_hidden="true"), WORDS[verdict], class_=f"verdict {verdict}")
-    candidate, baseline = gate["candidate"], gate["baseline"]
-    tail = ": too close to tell which is better." if verdict == UNDECIDED else "."
-    sentence = (
-        f"The trained policy succeeds in {_counts(candidate)}, the {baseline_name} one in {baseline['num_success']}{tail}"
-    )
-    head = tag("h1", sentence)
-    return tag("section", badge, head, *_reasons(gate, baseline_name), class_="hero")
+    tail = ": too close to tell." if verdict == UNDECIDED else "."
+    against = f"the {name} one in\u00a0{baseline['num_success']}"
+    head = f"The trained policy succeeds in {_counts(candidate)}, {against}{tail}"
+    figures = _figures(("Trained policy", candidate), (f"{name.capitalize()} policy", baseline))
+    return tag("section", badge, tag("h1", head), figures, *_pairs(gate, name), class_="hero")
 
 
-def _reasons(gate: Mapping[str, Any], baseline_name: str) -> list[Html]:
-    """Why: the rates with intervals, the discordant pairs, and how probable they were by chance."""
+def _pairs(gate: Mapping[str, Any], baseline_name: str) -> list[Html]:
+    """Why: the discordant pairs, and how probable such a split is by chance."""
     candidate_only, baseline_only = gate["discordant"]
     alike = gate["num_pairs"] - candidate_only - baseline_only
-    better = "worse" if gate["verdict"] == REJECT else "better"
-    pairs = [
+    parts = [
         Part("only the trained policy succeeded", candidate_only, "candidate"),
         Part("both ended alike", alike, "alike"),
         Part(f"only the {baseline_name} policy succeeded", baseline_only, "reject"),
     ]
-    entries = [tag("li", swatch(part.style), tag("b", f"{part.value:,}"), f" {part.label}") for part in pairs]
-    sentence = (
-        f"Both policies played the same {wording.count(gate['num_pairs'], 'episode')}. If they were equally good,"
-        f" discordant pairs that favour “{better}” at least this clearly would come up with probability"
+    entries = [tag("li", swatch(part.style), tag("b", f"{part.value:,}"), f" {part.label}") for part in parts]
+    favoured, split = "trained", f"{candidate_only} to {baseline_only}"
+    if gate["verdict"] == REJECT:
+        favoured, split = baseline_name, f"{baseline_only} to {candidate_only}"
+    reason = tag(
+        "p",
+        f"Both policies played the same {wording.count(gate['num_pairs'], 'episode')}. If neither were better, a split",
+        f" of discordant pairs that favours the {favoured} policy by {split} or more would come up with probability ",
+        tag("b", f"p = {wording.probability(gate['p_value'])}"),
+        f" ({gate['test']}; the gate decides at {gate['alpha']:g} or below).",
+        " More episodes may decide it." if gate["verdict"] == UNDECIDED else "",
+        class_="note",
     )
-    decided = f"p = {wording.probability(gate['p_value'])}"
-    limit = f" ({gate['test']}; the gate decides at {gate['alpha']:g} or below)."
-    more = " More episodes may decide it." if gate["verdict"] == UNDECIDED else ""
-    return [
-        _rate_line(gate["candidate"], gate["baseline"], baseline_name),
-        stacked_bar("pairs", "Paired episodes", pairs),
-        tag("ul", *entries, class_="legend"),
-        tag("p", sentence, " ", tag("b", decided), limit, more, class_="note"),
-    ]
+    return [stacked_bar("pairs", "Paired episodes", parts), tag("ul", *entries, class_="legend"), reason]
 
 
-def _rate_line(
-    candidate: Mapping[str, Any], baseline: Mapping[str, Any] | None = None, baseline_name: str = "baseline"
-) -> Html:
-    sides = [("Success rate", candidate)] + ([(f"{baseline_name.capitalize()}", baseline)] if baseline else [])
+def _figures(*sides: tuple[str, Mapping[str, Any]]) -> Html:
     return tag("dl", *(_figure(name, side) for name, side in sides), class_="figures")
 
 
@@ -101,7 +98,7 @@ def _row(task: str | None, sides: list[Evaluation], candidate: Evaluation) -> Ht
     results = [(side, _result(side, task)) for side in sides]
     title = "All tasks" if task is None else wording.short_task(task)
     rates = [
-        Rate(result["success_rate"], *result["wilson95"], _style(side, candidate))
+        _rate(result, _style(side, candidate))
         for side, result in results
         if result and result["success_rate"] is not None
     ]
@@ -109,7 +106,13 @@ def _row(task: str | None, sides: list[Evaluation], candidate: Evaluation) -> Ht
     name = tag("th", title, *([tag("span", instruction, class_="sub")] if instruction else []), scope="row")
     slug = "rates-all" if task is None else f"rates-{list(candidate.summary['tasks']).index(task)}"
     cells = [_cell(side.name, result) for side, result in results]
-    return tag("tr", name, tag("td", rate_bars(slug, title, rates), class_="bars"), *cells, class_="all" if task is None else None)
+    return tag(
+        "tr",
+        name,
+        tag("td", rate_bars(slug, title, rates), class_="bars"),
+        *cells,
+        class_="all" if task is None else None,
+    )
 
 
 def _result(side: Evaluation, task: str | None) -> dict[str, Any] | None:
@@ -132,14 +135,19 @@ def _cell(name: str, result: Mapping[str, Any] | None) -> Html:
     return tag("td", side, tag("span", *parts, class_="rate"), tag("span", ", ".join(remarks), class_="sub"))
 
 
+def _rate(result: Mapping[str, Any], style: str) -> Rate:
+    low, high = result["wilson95"]
+    return Rate(result["success_rate"], low, high, style)
+
+
 def _style(side: Evaluation, candidate: Evaluation) -> str:
     return "candidate" if side is candidate else "baseline"
 
 
-def _baseline_name(facts: RunFacts) -> str:
-    is_untrained = facts.baseline is not None and facts.baseline.step == BASELINE_STEP
-    return "untrained" if is_untrained else "baseline"
+def _baseline_name(gate: Mapping[str, Any]) -> str:
+    folder = Path(gate["baseline"].get("path", "")).name
+    return "untrained" if folder.isdecimal() and int(folder) == BASELINE_STEP else "baseline"
 
 
 def _counts(result: Mapping[str, Any]) -> str:
-    return f"{result['num_success']} of {wording.count(result['num_episodes'], 'episode')}"
+    return f"{result['num_success']}\u00a0of\u00a0{wording.count(result['num_episodes'], 'episode')}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -34,8 +35,9 @@ def fit(values: np.ndarray, *, log: bool = False) -> Scale:
     low, high = float(values.min()), float(values.max())
     if log and low > 0 and high / low >= LOG_RATIO:
         return Scale(low / 1.1, high * 1.1, True)
-    top, bottom = max(high, 0.0), min(low, 0.0)
-    return Scale(bottom * 1.05, top * 1.08 if top > 0 else bottom + 1.0, False)
+    bottom, top = min(low, 0.0), max(high, 0.0)
+    margin = 0.08 * (top - bottom) or 1.0
+    return Scale(bottom - margin if bottom < 0 else 0.0, top + margin if top > 0 or bottom == 0 else 0.0, False)
 
 
 def linear_ticks(low: float, high: float, at_most: int = 5) -> list[float]:
@@ -61,14 +63,18 @@ def _log_ticks(low: float, high: float) -> list[float]:
 
 
 def smooth(values: np.ndarray, num_steps: int) -> np.ndarray:
-    """Mean of the finite values among the `num_steps` (odd) around each; the window shrinks evenly at both ends."""
+    """Mean of the finite values among the `num_steps` (odd) around each.
+
+    The window stays even at the start, where losses fall fast, and is cut off at the end.
+    """
     finite = np.isfinite(values)
     sums = np.concatenate([[0.0], np.cumsum(np.where(finite, values, 0.0))])
     counts = np.concatenate([[0], np.cumsum(finite)])
     place = np.arange(len(values))
-    half = np.minimum(np.minimum(place, len(values) - 1 - place), num_steps // 2)
-    num = counts[place + half + 1] - counts[place - half]
-    total = sums[place + half + 1] - sums[place - half]
+    before = np.minimum(place, num_steps // 2)
+    after = np.minimum(before, len(values) - 1 - place)
+    num = counts[place + after + 1] - counts[place - before]
+    total = sums[place + after + 1] - sums[place - before]
     return np.where(num > 0, total / np.maximum(num, 1), np.nan)
 
 
@@ -78,7 +84,7 @@ def thin(values: np.ndarray, num_points: int) -> np.ndarray:
         return np.arange(len(values))
     edges = np.linspace(0, len(values), num_points // 2 + 1).astype(int)
     kept = {0, len(values) - 1}
-    for start, stop in zip(edges[:-1], edges[1:], strict=True):
+    for start, stop in pairwise(edges):
         bucket = values[start:stop]
         if np.isfinite(bucket).any():
             kept |= {start + int(np.nanargmin(bucket)), start + int(np.nanargmax(bucket))}

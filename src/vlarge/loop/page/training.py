@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from vlarge.loop.page import wording
-from vlarge.loop.page.charts import Line, Part, line_chart, stacked_bar, swatch
+from vlarge.loop.page.charts import Line, Part, line_chart, stacked_bar, swatch, window_of
 from vlarge.loop.page.facts import RunFacts
 from vlarge.loop.page.markup import Html, tag
 
@@ -25,19 +25,21 @@ def training_section(steps: Mapping[str, np.ndarray]) -> Html | None:
     """Key figures, the loss, and learning rate, speed and gradient norm beside one another."""
     if not len(steps.get("loss", ())):
         return None
+    x, window = steps["step"], window_of(len(steps["step"]))
+    loss = Line("loss", "Loss", x, steps["loss"], log=True, height_px=240)
     small = [
-        ("lr", "Learning rate", "", False),
-        ("samples_per_s", "Throughput", "samples/s", False),
-        ("grad_norm", "Gradient norm", "before clipping", True),
-    ]
-    charts = [
-        line_chart(Line(name, title, steps["step"], steps[name], log), note)
-        for name, title, note, log in small
+        Line(name, title, x, steps[name], note, log=log, noisy=noisy)
+        for name, title, note, log, noisy in (
+            ("lr", "Learning rate", "", False, False),
+            ("samples_per_s", "Throughput", "samples/s", False, True),
+            ("grad_norm", "Gradient norm", "before clipping", True, True),
+        )
         if name in steps
     ]
-    loss = line_chart(Line("loss", "Loss", steps["step"], steps["loss"], log=True, height_px=240))
-    multiples = tag("div", *charts, class_="multiples")
-    return tag("section", tag("h2", "Training"), _figures(steps), loss, multiples, id="training")
+    note = f"Faint: every step. Line: mean of the {window} steps around it." if window > 1 else ""
+    multiples = tag("div", *map(line_chart, small), class_="multiples")
+    blocks = [_figures(steps), tag("p", note, class_="note"), line_chart(loss), multiples]
+    return tag("section", tag("h2", "Training"), *blocks, id="training")
 
 
 def time_section(facts: RunFacts) -> Html | None:
@@ -59,13 +61,14 @@ def time_section(facts: RunFacts) -> Html | None:
 
 
 def _figures(steps: Mapping[str, np.ndarray]) -> Html:
+    window = window_of(len(steps["loss"]))
     total_s = float(np.nansum(steps.get("step_s", np.nan)))
     wait_s = float(np.nansum(steps.get("data_wait_s", np.nan)))
     figures = [
         ("Steps", wording.number(steps["step"][-1])),
-        ("Last loss", wording.number(_tail_mean(steps["loss"]))),
+        (f"Loss, last {wording.count(window, 'step')}", wording.number(_tail_mean(steps["loss"], window))),
         ("Samples per second", wording.number(_median(steps, "samples_per_s"))),
-        ("Waiting for data", wording.percent(wait_s / total_s if total_s else None)),
+        ("Waiting for data", wording.percent(wait_s / total_s if total_s else None, 1)),
         ("Model FLOP utilisation", wording.percent(_median(steps, "mfu"))),
         ("Peak memory", wording.size(_most(steps, "memory_bytes"))),
         ("Real tokens", wording.percent(_median(steps, "real_token_fraction"))),
@@ -88,7 +91,7 @@ def _split(name: str, title: str, parts: Sequence[Part], *, num: int) -> Html:
             "tr",
             tag("th", swatch(part.style), part.label, scope="row"),
             tag("td", wording.duration(part.value / num)),
-            tag("td", wording.percent(part.value / whole_s if whole_s else None)),
+            tag("td", wording.percent(part.value / whole_s if whole_s else None, 1)),
         )
         for part in parts
     ]
@@ -96,9 +99,8 @@ def _split(name: str, title: str, parts: Sequence[Part], *, num: int) -> Html:
     return tag("figure", caption, stacked_bar(name, title, parts), tag("table", *rows, class_="split"))
 
 
-def _tail_mean(values: np.ndarray) -> float | None:
-    """Mean of the last fortieth: a single step's loss is noise."""
-    tail = values[-max(1, len(values) // 40) :]
+def _tail_mean(values: np.ndarray, num_steps: int) -> float | None:
+    tail = values[-num_steps:]
     tail = tail[np.isfinite(tail)]
     return float(tail.mean()) if len(tail) else None
 

@@ -9,11 +9,10 @@ SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 UNKNOWN = "–"
 
 
-def percent(fraction: float | None) -> str:
-    """0.784 -> "78%"; a tenth of a percent where a whole one would hide the value."""
+def percent(fraction: float | None, digits: int = 0) -> str:
+    """0.784 -> "78%"."""
     if fraction is None or not math.isfinite(fraction):
         return UNKNOWN
-    digits = 1 if 0 < abs(fraction) < 0.0995 and round(fraction * 100, 1) % 1 else 0
     return f"{fraction * 100:.{digits}f}%"
 
 
@@ -49,12 +48,11 @@ def size(num_bytes: float | None) -> str:
     """1_500_000 -> "1.5 MB"."""
     if num_bytes is None or not math.isfinite(num_bytes):
         return UNKNOWN
-    for unit in ("bytes", "kB", "MB", "GB"):
+    unit = "bytes"
+    for larger in ("kB", "MB", "GB", "TB"):
         if num_bytes < 999.5:
             break
-        num_bytes /= 1000
-    else:
-        unit = "TB"
+        num_bytes, unit = num_bytes / 1000, larger
     return f"{num_bytes:.{1 if num_bytes < 9.95 and unit != 'bytes' else 0}f} {unit}"
 
 
@@ -85,5 +83,5 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def short_task(task: str) -> str:
-    """"metaworld/drawer-close-v3" -> "drawer-close-v3"."""
+    """ "metaworld/drawer-close-v3" -> "drawer-close-v3"."""
     return task.rpartition("/")[2] or task

@@ -29,6 +29,7 @@ from vlarge.sim.mujoco_rendering import (
 )
 from vlarge.sim.spec import check_config, check_key, checked_action, episode_seed
 
+HORIZON = 500  # Meta-World's own, `SawyerXYZEnv.max_path_length`
 STATE_NAMES = ("x", "y", "z", "gripper")  # hand position in metres; gripper opening, 0 closed to 1 open
 
 VIEWS: dict[str, View] = {
@@ -68,10 +69,7 @@ class MetaworldEnv:
             raise InputError(f"Meta-World has no camera {unknown[0]!r}; known: {', '.join(VIEWS)}")
         self._task = task
         self._config = config
-        self._task_class = _task_class(task)
-        self._model = self._task_class().model
-        set_quality(self._model, config.image_size, config.render_quality)
-        self.spec = _spec(task, config, horizon=config.horizon or self._task_class.max_path_length)
+        self.spec = _spec(task, config)
         self._renderer: MujocoRenderer | None = None
         self._expert: Any = None
         self._simulation: Any = None
@@ -131,20 +129,29 @@ class MetaworldEnv:
             self._renderer = None
         self._simulation = None
 
+    # Compiled at the first reset, not before: whoever only asks for the spec does not wait for it.
+    @functools.cached_property
+    def _model(self) -> Any:
+        model = self._task_class().model
+        set_quality(model, self._config.image_size, self._config.render_quality)
+        return model
+
+    @functools.cached_property
+    def _task_class(self) -> Any:
+        import_mujoco()  # before Meta-World imports it without a GL backend
+        with explained_imports():
+            from metaworld.env_dict import ENV_CLS_MAP
+        return ENV_CLS_MAP[self._task]
+
     def _running_simulation(self) -> Any:
         if self._simulation is None:
             raise RuntimeError(f"{self.spec.task}: call reset(key) first")
         return self._simulation
 
 
-def _task_class(task: str) -> Any:
-    import_mujoco()  # before Meta-World imports it without a GL backend
+def _spec(task: str, config: SimConfig) -> EnvSpec:
     with explained_imports():
-        from metaworld.env_dict import ENV_CLS_MAP
-    return ENV_CLS_MAP[task]
-
-
-def _spec(task: str, config: SimConfig, *, horizon: int) -> EnvSpec:
+        versions = f"metaworld {version('metaworld')}, mujoco {version('mujoco')}"
     size = (config.image_size, config.image_size)
     return EnvSpec(
         task=f"metaworld/{task}",
@@ -156,11 +163,11 @@ def _spec(task: str, config: SimConfig, *, horizon: int) -> EnvSpec:
         action_high=1.0,
         action_convention="hand displacement, 1 = 1 cm per step; gripper effort, -1 opens and 1 closes",
         control_hz=80.0,
-        horizon=horizon,
+        horizon=config.horizon or HORIZON,
         metric="success_once",
         render_quality=config.render_quality,
         reset_mode="new simulation",
-        simulator=f"metaworld {version('metaworld')}, mujoco {version('mujoco')}",
+        simulator=versions,
     )
 
 
