@@ -92,7 +92,7 @@ class EpisodeKey(NamedTuple):
 class EnvSpec:
     """What an environment promises. Compared at connection, hashed into every result.
 
-    task: "<simulator>/<task>"; cameras: feature key -> (height, width), upright RGB; state and action are named in order.
+    task: "<simulator>/<task>"; cameras: feature key -> (height, width), upright RGB; state and action names in order.
     horizon: control steps after which an episode is truncated. metric: "success_once" or "success_at_end".
     """
 
@@ -169,4 +169,4 @@ class Policy(Protocol):
         """Raise InputError, naming the difference, if this policy cannot act in an environment of this spec."""
 
     def infer(self, observation: Observation, noise_key: Sequence[int]) -> np.ndarray:
-        """A chunk of raw (un-normalised) actions, float32 [action_horizon, A]; its noise depends on `noise_key` only."""
+        """Raw (un-normalised) actions, float32 [action_horizon, A]; their noise depends on `noise_key` only."""

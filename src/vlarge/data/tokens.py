@@ -12,6 +12,7 @@ import numpy as np
 from vlarge.contracts import InputError
 
 NUM_STATE_BINS = 256
+PIECES = re.compile(r"(Task: |, State:|;\nAction: | -?\d+(?= |;))")
 BOS_NAMES = ("<bos>", "<s>", "<|begin_of_text|>")
 
 
@@ -30,21 +31,26 @@ class Tokenizer(Protocol):
 
 
 class ByteTokenizer:
-    """UTF-8 bytes as ids 0 to 255, then BOS, EOS, and one id for each piece that every prompt repeats. Needs no file."""
+    """UTF-8 bytes as ids 0 to 255, then BOS, EOS, and an id for each piece that prompts repeat. Needs no file.
+
+    The pieces are the prompt's fixed words and the numbers of the state's bins, each with the space before it.
+    """
 
     bos_id = 256
     eos_id = 257
-    pieces: ClassVar[dict[str, int]] = {"Task: ": 258, ", State: ": 259, ";\nAction: ": 260}
-    vocab_size = 261
+    pieces: ClassVar[dict[str, int]] = {
+        piece: 258 + i
+        for i, piece in enumerate(
+            ["Task: ", ", State:", ";\nAction: ", *(f" {number}" for number in range(-1, NUM_STATE_BINS))]
+        )
+    }
+    vocab_size = 258 + len(pieces)
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = []
-        for part in re.split(f"({'|'.join(map(re.escape, self.pieces))})", text):
+        for part in PIECES.split(text):
             ids += [self.pieces[part]] if part in self.pieces else part.encode()
         return ids
-
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": "bytes"}
 
 
 class JsonTokenizer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +30,8 @@ class CheckpointPolicy:
         self.preparation = files.preparation
         self.action_horizon = files.preparation.action_horizon
         self.num_action_columns = files.sizes.max_action_dim
-        self.model = files.build(device)
+        self.device = device
+        self.model: Any = files.build(device)  # a module that also has `sample(batch, noise)`
 
     def check(self, spec: EnvSpec) -> None:
         """Raise InputError, naming the difference, if this policy cannot act in an environment of this spec."""
@@ -55,5 +57,5 @@ class CheckpointPolicy:
         batch = pack([Sample(UNUSED_ID, images, prompt_ids, state_A, blank)])
         shape = (self.action_horizon, self.num_action_columns)
         noise = keyed_generator(*noise_key).standard_normal(shape, dtype=np.float32)
-        actions = self.model.sample(batch, torch.from_numpy(noise).to(self.model.device))
+        actions = self.model.sample(batch, torch.from_numpy(noise).to(self.device))
         return p.actions_inverse(actions.cpu().numpy()[:, : p.action_normalizer.dim])

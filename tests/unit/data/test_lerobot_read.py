@@ -41,7 +41,15 @@ def wrong_frames(dataset: Dataset, make_datasets: ModuleType) -> list[tuple[str,
 @pytest.mark.parametrize("version", ["v3.0", "v2.1", "v2.0"])
 def test_every_frame_is_right(version: str, images: bool, make_datasets: ModuleType, tmp_path: Path) -> None:
     spec = make_datasets.Spec(
-        version, episodes=6, length="8:16", codec="h264", gop=6, fps=10, video_kb=12, data_kb=5, images=images
+        version,
+        episodes=6,
+        length="8:16",
+        codec="h264",
+        gop=6,
+        fps=10,
+        video_episodes="3,2",
+        data_episodes=2,
+        images=images,
     )
     make_datasets.make(tmp_path / "set", spec)
     dataset = open_dataset(DataConfig(path=str(tmp_path / "set")))
@@ -50,8 +58,8 @@ def test_every_frame_is_right(version: str, images: bool, make_datasets: ModuleT
     assert [e.length for e in dataset.episodes] == spec.lengths()
     assert [c.codec for c in dataset.cameras.values()] == ["image" if images else "h264"] * 2
     if version == "v3.0":
-        assert len({e.table_file for e in dataset.episodes}) > 1
-        assert images or len({p.file for e in dataset.episodes for p in e.videos.values()}) > 2
+        assert len({e.table_file for e in dataset.episodes}) == 3
+        assert images or len({p.file for e in dataset.episodes for p in e.videos.values()}) == 5
     assert wrong_frames(dataset, make_datasets) == []
     assert dataset.num_decoded == 2 * dataset.num_frames
 

@@ -21,6 +21,7 @@ from vlarge.data.config import DataConfig
 from vlarge.data.index import Dataset, open_dataset
 from vlarge.data.manifest import Episode, EpisodeTable
 from vlarge.data.order import Order
+from vlarge.data.service.plan import plan_pieces
 from vlarge.data.service.stream import Stream
 from vlarge.data.stats import FeatureStats, dataset_stats
 from vlarge.data.tokens import ByteTokenizer, encode_prompt
@@ -118,30 +119,32 @@ def test_a_dataset_that_fits_into_the_window_is_decoded_once_for_all_epochs(data
     assert stream.frames_decoded == 2 * dataset.num_frames
 
 
-def test_frames_that_share_a_group_of_pictures_are_decoded_together(dataset: Dataset) -> None:
+def test_frames_that_share_a_group_of_pictures_are_read_together(dataset: Dataset) -> None:
     order = order_of(dataset, 4, 12)  # windows of less than an epoch, clips shorter than a group of pictures
-    n = dataset.num_frames
-    stream = Stream(dataset, order, preparation(dataset, 32), batch_size=8, prefetch_batches=1)
-    take(stream, n // 8)
-    decoded, needed = stream.frames_decoded, 0
-    for start in iter_windows(order, 2 * n):
-        samples = order.samples(*order.window(start)).tolist()
-        for position, episode in enumerate(dataset.episodes):
-            frames = sorted(f for e, f in samples if e == position)
-            needed += sum(_num_packets(dataset, episode, key, frames) for key in dataset.camera_keys)
-    assert n < decoded <= needed  # no more than one pass over each window, read ahead included
+    keys = dataset.camera_keys
+    pieces = plan_pieces(
+        order, 8, 0, 1, 0, lambda position, frames: dataset.starts_afresh(dataset.episodes[position], keys, frames)
+    )
+    for window, members in itertools.groupby(itertools.islice(pieces, 40), key=lambda p: p.window):
+        found = list(members)
+        if order.window(window)[1] > 2 * dataset.num_frames:
+            break
+        together: dict[int, list[int]] = {}
+        for episode, frame in order.samples(*order.window(window)).tolist():
+            together.setdefault(episode, []).append(frame)
+        assert sorted((p.episode, f) for p in found for f in p.frames) == sorted(
+            (e, f) for e, frames in together.items() for f in frames
+        )
+        apart = sum(num_packets(dataset, p.episode, list(p.frames)) for p in found)
+        assert apart == sum(num_packets(dataset, e, sorted(frames)) for e, frames in together.items())
+        assert len(found) >= len(together)
 
 
-def iter_windows(order: Order, stop: int) -> Iterator[int]:
-    start = 0
-    while start < stop:
-        yield start
-        start = order.window(start)[1]
-
-
-def _num_packets(dataset: Dataset, episode: Episode, key: str, frames: list[int]) -> int:
+def num_packets(dataset: Dataset, position: int, frames: list[int]) -> int:
+    """Packets that have to be decoded for these frames of all cameras, in one go."""
     before = dataset.num_decoded
-    dataset.read_frames(episode, key, frames)
+    for key in dataset.camera_keys:
+        dataset.read_frames(dataset.episodes[position], key, frames)
     return dataset.num_decoded - before
 
 
@@ -252,6 +255,22 @@ def test_memory_stays_within_one_window(world: int) -> None:
     stream.close()
     # A window's share of one rank is 128 / world on average; a rank's real share varies a little.
     assert max(seen) <= 128 / world + (12 if world > 1 else 0)
+
+
+def test_a_resumed_stream_reads_nothing_of_what_is_behind_it() -> None:
+    read: list[tuple[int, int]] = []
+    memory = Memory([40] * 5, before_frame=lambda episode, frame: read.append((episode - 100, frame)))
+    order = Order(memory.lengths, 0, clip_frames=8, window_clips=8)
+    take(stream_of(memory, order, batch_size=10, start_step=3, prefetch_batches=1), 1)
+    behind = {tuple(s) for s in order.samples(0, 30).tolist()}
+    assert not behind & set(read)
+
+
+def test_a_piece_larger_than_the_budget_is_read_all_the_same() -> None:
+    memory = Memory([8, 8, 8], group_frames=8)  # a window is one piece
+    order = Order(memory.lengths, 0, clip_frames=8, window_clips=1)
+    stream = stream_of(memory, order, batch_size=3, rank=1, world=2)  # two thirds of it, in half its room
+    assert sum(b.num_samples for b in take(stream, 8)) == 16
 
 
 def test_reading_ahead_goes_on_into_the_next_window() -> None:

@@ -38,11 +38,22 @@ def test_prompt_equals_lerobots() -> None:
     assert prompt_text(" open_the door\n", state) == expected
 
 
+def decode(ids: np.ndarray) -> str:
+    pieces = {number: piece.encode() for piece, number in ByteTokenizer.pieces.items()}
+    return b"".join(pieces.get(i) or bytes([i]) for i in ids.tolist() if i != ByteTokenizer.bos_id).decode()
+
+
+def test_pieces_are_one_token_each_and_nothing_is_lost() -> None:
+    ids = encode_prompt(ByteTokenizer(), "put 3 of 1000 on 12", np.array([-2.0, 0.0, 2.0]), 200)
+    assert decode(ids) == "Task: put 3 of 1000 on 12, State: -1 128 255;\nAction: "
+    assert len(ids) == len("Bput") + 1 + 1 + len(" of 1000 on") + len(" 12") + 5
+
+
 def test_bytes_with_bos() -> None:
     ids = encode_prompt(ByteTokenizer(), "é", np.zeros(1), 200)
     assert ids.dtype == np.int64
     assert ids[0] == 256
-    assert bytes(ids[1:].tolist()).decode() == "Task: é, State: 128;\nAction: "
+    assert decode(ids) == "Task: é, State: 128;\nAction: "
     assert ids.max() < ByteTokenizer.vocab_size
 
 
@@ -50,7 +61,7 @@ def test_long_task_is_cut_and_state_is_kept() -> None:
     with pytest.warns(UserWarning, match="max_text_tokens = 60"):
         ids = encode_prompt(ByteTokenizer(), "word " * 100, np.zeros(3), 60)
     assert len(ids) == 60
-    text = bytes(ids[1:].tolist()).decode()
+    text = decode(ids)
     assert text.startswith("Task: word word")
     assert text.endswith(", State: 128 128 128;\nAction: ")
 
@@ -69,8 +80,8 @@ def test_prompt_of_exactly_the_limit_is_not_cut() -> None:
 
 
 def test_limit_too_small_for_the_state() -> None:
-    with pytest.raises(InputError, match="cannot hold a state of 30 dimensions"):
-        encode_prompt(ByteTokenizer(), "go", np.zeros(30), 60)
+    with pytest.raises(InputError, match="cannot hold a state of 60 dimensions"):
+        encode_prompt(ByteTokenizer(), "go", np.zeros(60), 60)
 
 
 def test_json_tokenizer_adds_one_bos_and_survives_json(word_file: Path) -> None:

@@ -274,7 +274,7 @@ def test_strings_of_others_stay_text(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     task = f"sim/{HOSTILE}"
-    write_evaluation(run_dir / "eval/00000200", {task: 3}, HOSTILE, num_films=0)
+    write_evaluation(run_dir / "eval/00000200", {task: 3}, HOSTILE)
     videos = run_dir / "eval/00000200/videos"
     write_film(videos / "<b onclick=alert(3)>.mp4", 0)
     hostile_toml = json.dumps(HOSTILE)

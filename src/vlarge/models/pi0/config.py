@@ -44,7 +44,7 @@ class Pi0Config:
 
 PRESETS = {
     "tiny": Pi0Config(
-        vocab_size=261, width=192, depth=4, mlp=512, heads=4, kv_heads=1, head_dim=64, expert_width=128, expert_mlp=384,
+        vocab_size=518, width=192, depth=4, mlp=512, heads=4, kv_heads=1, head_dim=64, expert_width=128, expert_mlp=384,
         vision_width=192, vision_depth=4, vision_mlp=512, vision_heads=4, patch=16, image_size=96,
         action_horizon=16, max_action_dim=0,
     ),

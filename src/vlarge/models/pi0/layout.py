@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,7 +33,8 @@ class Layout:
 
     def to(self, device: torch.device) -> Layout:
         """The same layout with its index tensors on `device`."""
-        return replace(self, **{k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)})
+        moved: dict[str, Any] = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
+        return replace(self, **moved)
 
 
 def lay_out(
@@ -44,15 +46,13 @@ def lay_out(
     prefix_D, suffix_D = np.repeat(prefix_B, num_draws), np.repeat(num_actions_B, num_draws)
     num_prefix = int(prefix_B.sum())
     joint = _interleave(np.repeat(_starts(prefix_B), num_draws), prefix_D, num_prefix + _starts(suffix_D), suffix_D)
-    arrays = (
-        _interleave(_starts(image_B), image_B, int(image_B.sum()) + _starts(num_text_B), num_text_B),
-        _ranges(np.zeros_like(prefix_B), prefix_B),
-        _ranges(prefix_D, suffix_D),
-        np.repeat(np.arange(len(suffix_D)), suffix_D),
-        joint,
-    )
+    in_prefix = _interleave(_starts(image_B), image_B, int(image_B.sum()) + _starts(num_text_B), num_text_B)
     return Layout(
-        *(torch.from_numpy(a) for a in arrays),
+        prefix_index_T=torch.from_numpy(in_prefix),
+        positions_T=torch.from_numpy(_ranges(np.zeros_like(prefix_B), prefix_B)),
+        positions_S=torch.from_numpy(_ranges(prefix_D, suffix_D)),
+        draw_S=torch.from_numpy(np.repeat(np.arange(len(suffix_D)), suffix_D)),
+        joint_index_K=torch.from_numpy(joint),
         prefix=Segments.self_attention(tuple(prefix_B.tolist())),
         suffix=Segments(tuple(suffix_D.tolist()), tuple((prefix_D + suffix_D).tolist())),
     )

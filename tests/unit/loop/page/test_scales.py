@@ -43,6 +43,7 @@ def test_ticks_are_round() -> None:
 def test_smoothing_is_the_mean_around_each_step() -> None:
     values = np.array([0.0, 0.0, 9.0, 0.0, 0.0, 0.0])
     assert smooth(values, 3) == pytest.approx([0, 3, 3, 3, 0, 0])
+    assert smooth(values, 5) == pytest.approx([0, 3, 1.8, 1.8, 2.25, 0])
     assert smooth(np.array([1.0, np.nan, 3.0]), 3) == pytest.approx([1, 2, 3])
     assert smooth(np.full(100, 4.0), 17) == pytest.approx(np.full(100, 4.0))
 
