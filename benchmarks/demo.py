@@ -2,8 +2,8 @@
 
     python benchmarks/demo.py --seeds 0 1 2
 
-Runs `vlarge demo` for each seed in a temporary directory, as a user would. Writes its result as JSON and Markdown beside
-this file.
+Runs `vlarge demo` for each seed in a temporary directory, as a user would. Writes its result as JSON and Markdown
+beside this file.
 """
 
 import argparse

@@ -52,6 +52,9 @@ class ByteTokenizer:
             ids += [self.pieces[part]] if part in self.pieces else part.encode()
         return ids
 
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "bytes"}
+
 
 class JsonTokenizer:
     """A Hugging Face `tokenizer.json`, for instance PaliGemma's. Raises InputError when it cannot be read."""

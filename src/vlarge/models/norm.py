@@ -48,10 +48,14 @@ class AdaptiveRMSNorm(nn.Module):
 class GatedAdaptiveRMSNorm(AdaptiveRMSNorm):
     """Also gives the gate of the residual branch that follows (both block norms of π0.5's action expert).
 
-    A new layer has closed gates.
+    New gates are open: from scratch, closed ones (as openpi starts, from a pretrained model) cost hundreds of steps.
     """
 
     num_outputs = 3
+
+    def __init__(self, dim: int, cond_dim: int, eps: float = 1e-6) -> None:
+        super().__init__(dim, cond_dim, eps)
+        nn.init.ones_(self.dense.bias[2 * dim :])
 
     def forward(self, x_SD: Tensor, cond_BD: Tensor, sample_S: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """Normalised tokens and their gates, both [S, D]."""

@@ -103,7 +103,7 @@ class Supervisor:
             return self._lost(worker, "the worker process ended")
         worker.deadline = time.monotonic() + self._silence_s
         if kind == "ready":
-            worker.is_ready = True
+            worker.mark_ready()
             self._num_failed_starts = 0
             return None
         if kind == "beat":
@@ -154,6 +154,10 @@ class _Worker:
         # A worker that has just died is noticed by the next `recv`.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.connection.send(job)
+
+    def mark_ready(self) -> None:
+        self.is_ready = True
+        self._start = time.monotonic()  # start-up is no part of the job's time
 
     def finish(self, *, result: Any, error: str, lost: bool = False) -> Outcome:
         self.busy = False

@@ -19,7 +19,7 @@ class TrainConfig:
 
     dtype: "bf16" runs matrix products in bfloat16 with fp32 master weights, "fp32" everything in fp32.
     suffixes_per_prefix: noise and time draws per sample and step; they share one pass over images and text.
-    steps may end early by time: max_time_s > 0 stops after that many seconds, on a decayed learning rate all the same.
+    max_time_s: above 0, `steps` is lowered at the end of the warm-up to what fits in that time at the speed measured.
     save_every: steps between checkpoints (0: only at the end); keep_last: checkpoints kept.
     """
 

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -58,6 +59,7 @@ class Trainer:
         self.checkpoints = Checkpoints(self.run_dir, recipe.train.keep_last)
         self.step = 0
         self._bad_steps = 0
+        self._warmup_step_s: list[float] = []
         if resume:
             self._restore()
         self.replica = replicate(self.model, self.world)
@@ -69,8 +71,9 @@ class Trainer:
             stop = stack.enter_context(stop_on_signal())
             stream = open_stream(self.recipe, self.dataset, self.plan.preparation, self.world, self.step)
             stack.callback(stream.close)
-            while self.step < self.recipe.train.steps:
+            while not self.finished:
                 record, stopping = self._train_step(stream, stop)
+                self._fit_steps(record["step_s"])
                 for tracker in trackers:
                     tracker.log(record)
                 if stopping:
@@ -114,6 +117,30 @@ class Trainer:
         record = {"step": self.step, "loss": loss_value, "grad_norm": norm, "lr": lr}
         return record | self._speed(watch, batch, num_samples), bool(stops)
 
+    def _fit_steps(self, step_s: float) -> None:
+        """With a time budget: when the warm-up ends, fix the number of steps by what its steps took on average.
+
+        The learning rate of the warm-up does not depend on that number, so the run stays a function of its recipe:
+        recipe.toml is written again with the number in it.
+        """
+        c = self.recipe.train
+        if not c.max_time_s or self.step > c.warmup_steps:
+            return
+        self._warmup_step_s.append(step_s)
+        if self.step == c.warmup_steps:
+            usual_s = fmean(self._warmup_step_s[len(self._warmup_step_s) // 10 :])  # the first ones also start threads
+            (mean_s,) = self.world.sum(usual_s / self.world.size)
+            affordable = max(int(c.max_time_s / mean_s), c.warmup_steps)
+            self._set_steps(min(c.steps, affordable))
+            if self.world.is_main:
+                self._write_recipe()
+
+    def _set_steps(self, steps: int) -> None:
+        self.recipe = recipes.replace(recipes.replace(self.recipe, "train.steps", steps), "train.max_time_s", 0.0)
+
+    def _write_recipe(self) -> None:
+        (self.run_dir / "recipe.toml").write_text(recipes.dump(self.recipe))
+
     def _speed(self, watch: Stopwatch, batch: PackedBatch, num_samples: float) -> dict[str, float]:
         family = find_family(self.plan.model_name)
         flops = 3 * family.forward_flops(self.plan.sizes, batch, self.recipe.train.suffixes_per_prefix)
@@ -144,7 +171,7 @@ class Trainer:
             yield []
             return
         with locked(self.run_dir):
-            (self.run_dir / "recipe.toml").write_text(recipes.dump(self.recipe))
+            self._write_recipe()
             truncate_steps(self.run_dir / "steps.jsonl", self.step)
             tensorboard, steps = self.recipe.track.tensorboard, self.recipe.train.steps
             with open_trackers(self.run_dir, tensorboard=tensorboard, total_steps=steps, done_steps=self.step) as all:
@@ -167,7 +194,7 @@ class Trainer:
             "model": self.model.state_dict(),
             "optimizer": get_optimizer_state_dict(self.model, self.optimizer),
             "ema": self.ema.state,
-            "position": {"step": self.step, "dataset": self.dataset.revision},
+            "position": {"step": self.step, "steps": self.recipe.train.steps, "dataset": self.dataset.revision},
         }
 
     def _restore(self) -> None:
@@ -182,6 +209,8 @@ class Trainer:
         set_optimizer_state_dict(self.model, self.optimizer, state["optimizer"])
         self.ema.load(state["ema"])
         self.step = int(state["position"]["step"])
+        if self.recipe.train.max_time_s and self.step >= self.recipe.train.warmup_steps:
+            self._set_steps(int(state["position"]["steps"]))
 
 
 @contextmanager

@@ -211,7 +211,7 @@ def stream_of(memory: Memory, order: Order, **options: Any) -> Stream:
     per_rank=st.integers(1, 5),
     start_step=st.integers(0, 9),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_a_global_batch_is_the_same_on_any_ranks_from_any_start(
     lengths: list[int],
     seed: int,

@@ -355,6 +355,8 @@ def test_a_loss_that_is_not_finite_is_a_gap_that_is_named(tmp_path: Path) -> Non
     (tmp_path / "steps.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     page = Page(write_report(tmp_path))
     assert "2 steps not finite" in page.text
+    assert "Waiting for data" not in page.text  # it was not measured
+    assert "Where the time went" not in page.text
     (raw,) = page.all("path", "raw")
     assert (raw["d"] or "").count("M") == 2
     assert "nan" not in (raw["d"] or "")

@@ -132,7 +132,9 @@ def _cell(name: str, result: Mapping[str, Any] | None) -> Html:
         remarks.append(wording.count(result["num_infra_error"], "infra error"))
     if result.get("num_success_at_reset"):
         remarks.append(f"{result['num_success_at_reset']} won at reset")
-    return tag("td", side, tag("span", *parts, class_="rate"), tag("span", ", ".join(remarks), class_="sub"))
+    return tag(
+        "td", side, tag("span", *parts, class_="rate"), *(tag("span", remark, class_="sub") for remark in remarks)
+    )
 
 
 def _rate(result: Mapping[str, Any], style: str) -> Rate:

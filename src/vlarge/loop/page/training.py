@@ -50,10 +50,10 @@ def time_section(facts: RunFacts) -> Html | None:
         parts = [Part(name, value, STAGE_HUES[i % len(STAGE_HUES)]) for i, (name, value) in enumerate(stages.items())]
         whole_s = max(float(facts.demo["loop_s"]), sum(stages.values()))
         blocks.append(_split("stages", "The whole loop", _with_rest(parts, whole_s), num=1))
-    num_steps = len(facts.steps.get("step_s", ()))
-    if num_steps:
-        sums_s = {name: float(np.nansum(facts.steps[name])) for name in ("step_s", *STEP_PARTS) if name in facts.steps}
-        parts = [Part(label, sums_s[name], hue) for name, (label, hue) in STEP_PARTS.items() if name in sums_s]
+    sums_s = {name: float(np.nansum(facts.steps[name])) for name in ("step_s", *STEP_PARTS) if name in facts.steps}
+    parts = [Part(label, sums_s[name], hue) for name, (label, hue) in STEP_PARTS.items() if name in sums_s]
+    if parts and "step_s" in sums_s:
+        num_steps = len(facts.steps["step_s"])
         blocks.append(_split("step", "A training step", _with_rest(parts, sums_s["step_s"]), num=num_steps))
     if not blocks:
         return None
@@ -62,19 +62,24 @@ def time_section(facts: RunFacts) -> Html | None:
 
 def _figures(steps: Mapping[str, np.ndarray]) -> Html:
     window = window_of(len(steps["loss"]))
-    total_s = float(np.nansum(steps.get("step_s", np.nan)))
-    wait_s = float(np.nansum(steps.get("data_wait_s", np.nan)))
     figures = [
         ("Steps", wording.number(steps["step"][-1])),
         (f"Loss, last {wording.count(window, 'step')}", wording.number(_tail_mean(steps["loss"], window))),
         ("Samples per second", wording.number(_median(steps, "samples_per_s"))),
-        ("Waiting for data", wording.percent(wait_s / total_s if total_s else None, 1)),
+        ("Waiting for data", wording.percent(_wait_share(steps), 1)),
         ("Model FLOP utilisation", wording.percent(_median(steps, "mfu"))),
         ("Peak memory", wording.size(_most(steps, "memory_bytes"))),
         ("Real tokens", wording.percent(_median(steps, "real_token_fraction"))),
     ]
     known = [(name, value) for name, value in figures if value != wording.UNKNOWN]
     return tag("dl", *(tag("div", tag("dt", n), tag("dd", tag("b", v))) for n, v in known), class_="figures small")
+
+
+def _wait_share(steps: Mapping[str, np.ndarray]) -> float | None:
+    if "data_wait_s" not in steps or "step_s" not in steps:
+        return None
+    total_s = float(np.nansum(steps["step_s"]))
+    return float(np.nansum(steps["data_wait_s"])) / total_s if total_s else None
 
 
 def _with_rest(parts: Sequence[Part], whole: float) -> list[Part]:
