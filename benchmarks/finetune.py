@@ -20,8 +20,7 @@ from vlarge import recipe as recipes
 from vlarge.contracts import Observation
 from vlarge.data.config import DataConfig
 from vlarge.data.index import Dataset, open_dataset
-from vlarge.policy import load_policy
-from vlarge.policy.load import CheckpointPolicy
+from vlarge.policy.load import CheckpointPolicy, load_policy
 from vlarge.train.trainer import Trainer
 
 HERE = Path(__file__).parent

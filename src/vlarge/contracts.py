@@ -146,6 +146,7 @@ class Env(Protocol):
     """One simulated environment. An instance serves one task; `reset` may be called with any key of that task."""
 
     spec: EnvSpec
+    success_at_reset: bool  # whether the present episode began in a state that counts as success
 
     def reset(self, key: EpisodeKey) -> None:
         """Put the simulator in the state that `key` decides, whatever happened before."""

@@ -112,9 +112,9 @@ def require_trainable(dataset: Dataset) -> None:
     """Raise InputError, in one line, when a dataset can be looked at but not trained on."""
     refused = [f for f in dataset.faults if f.action == "refuse"]
     if refused:
-        numbers = " ".join(str(n) for n in sorted({f.episode for f in refused if f.episode is not None}))
+        numbers = ",".join(str(n) for n in sorted({f.episode for f in refused if f.episode is not None}))
         more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
-        remedy = f"mend the data or leave it out with --data.exclude-episodes {numbers}"
+        remedy = f"mend the data or leave it out with --data.exclude_episodes {numbers}"
         raise InputError(f"{dataset.root}: {refused[0]}{more}; {remedy}")
     if not dataset.num_frames:
         why = f"; the first of {len(dataset.faults)} faults: {dataset.faults[0]}" if dataset.faults else ""

@@ -105,14 +105,18 @@ def scan_packets(path: Path) -> VideoFile:
     try:
         with av.open(str(path)) as container:
             stream = container.streams.video[0]
-            packets = [p for p in container.demux(stream) if p.pts is not None and p.dts is not None]
+            rows = [
+                (p.pos, p.size, p.pts, p.is_keyframe, not p.is_discard)
+                for p in container.demux(stream)
+                if p.pts is not None and p.dts is not None
+            ]
             decoder = stream.codec_context
     except (av.error.FFmpegError, IndexError) as error:
         raise BrokenFile("unreadable_mp4", f"FFmpeg finds no video in it ({error})") from error
     if decoder is None:
         raise BrokenFile("unreadable_mp4", "FFmpeg does not know its codec")
-    pts_P = np.array([p.pts for p in packets], np.int64)
-    shown = np.flatnonzero([not p.is_discard for p in packets])
+    offset_P, size_P, pts_P, is_key_P, is_shown_P = np.array(rows, np.int64).reshape(-1, 5).T
+    shown = np.flatnonzero(is_shown_P)
     return VideoFile(
         path=path,
         codec="av1" if decoder.name == "libdav1d" else decoder.name,
@@ -120,10 +124,10 @@ def scan_packets(path: Path) -> VideoFile:
         height=decoder.height,
         width=decoder.width,
         time_base=Fraction(stream.time_base or 1),
-        offset_P=np.array([p.pos for p in packets], np.int64),
-        size_P=np.array([p.size for p in packets], np.int64),
+        offset_P=offset_P,
+        size_P=size_P,
         pts_P=pts_P,
-        is_key_P=np.array([p.is_keyframe for p in packets], bool),
+        is_key_P=is_key_P.astype(bool),
         frame_packets_F=shown[np.argsort(pts_P[shown], kind="stable")],
         file_bytes=path.stat().st_size,
     )

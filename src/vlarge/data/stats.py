@@ -161,7 +161,7 @@ def dataset_stats(dataset: Dataset) -> dict[str, FeatureStats]:
                 frame = int(np.argmin(np.isfinite(rows).all(1)))
                 raise InputError(
                     f"{dataset.root}: NaN or inf in {key}, episode {episode.index} frame {frame}; "
-                    f"leave the episode out with --data.exclude-episodes {episode.index}"
+                    f"leave the episode out with --data.exclude_episodes {episode.index}"
                 )
             accumulators[key].add(rows)
     return {key: accumulator.result() for key, accumulator in accumulators.items()}

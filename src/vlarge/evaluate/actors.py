@@ -96,7 +96,7 @@ def _call(reference: str) -> Policy:
 
 
 def _load_checkpoint(reference: str) -> Policy:
-    from vlarge.policy import load_policy
+    from vlarge.policy.load import load_policy
 
     policy: Policy = load_policy(reference)
     return policy

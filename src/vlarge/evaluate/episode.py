@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from vlarge.contracts import Env, EpisodeKey, Observation, Policy
+from vlarge.policy.chunks import ChunkQueue
 
 SUCCESS = "success"
 FAILURE = "failure"
@@ -21,11 +21,11 @@ NOTHING_SEEN = Observation(images={}, state=np.zeros(0, dtype=np.float32), task=
 
 @dataclass(frozen=True)
 class EpisodeResult:
-    """What the key and the policy decide. success_at_reset: the first state already counted; None where unknown."""
+    """What the key and the policy decide. success_at_reset: the first state already counted as success."""
 
     outcome: str
     num_steps: int
-    success_at_reset: bool | None
+    success_at_reset: bool | None  # None: the episode never started
 
 
 class Watcher(Protocol):
@@ -40,8 +40,7 @@ def run_episode(env: Env, policy: Policy, key: EpisodeKey, *, replan: int, watch
     Raises whatever environment and policy raise, and RuntimeError on a bad chunk of actions.
     """
     env.reset(key)
-    success_at_reset = getattr(env, "success_at_reset", None)
-    queue: deque[np.ndarray] = deque()
+    queue = ChunkQueue(replan)
     view = _View(env)
     # Rendering is most of an episode's cost, and the built-in policies do not look.
     look = (lambda: NOTHING_SEEN) if getattr(policy, "blind", False) else view.observe
@@ -49,10 +48,10 @@ def run_episode(env: Env, policy: Policy, key: EpisodeKey, *, replan: int, watch
     while True:
         for watcher in watchers:
             watcher.watch(step, view.observe)
-        if not queue:
+        if queue.empty:
             chunk_SA = policy.infer(look(), noise_key(key, step))
-            queue.extend(_checked_chunk(chunk_SA, policy, env, step)[: replan or None])
-        result = env.step(queue.popleft())
+            queue.fill(_checked_chunk(chunk_SA, policy, env, step))
+        result = env.step(queue.next())
         view.forget()
         step += 1
         if result.success and env.spec.metric == "success_once":
@@ -62,7 +61,7 @@ def run_episode(env: Env, policy: Policy, key: EpisodeKey, *, replan: int, watch
             break
     for watcher in watchers:
         watcher.watch(step, view.observe)
-    return EpisodeResult(SUCCESS if result.success else FAILURE, step, success_at_reset)
+    return EpisodeResult(SUCCESS if result.success else FAILURE, step, env.success_at_reset)
 
 
 def noise_key(key: EpisodeKey, step: int) -> tuple[int, int, int, int]:

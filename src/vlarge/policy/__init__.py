@@ -1,6 +1,1 @@
-"""A checkpoint as something that acts."""
-
-from vlarge.policy.chunks import ChunkQueue
-from vlarge.policy.load import load_policy
-
-__all__ = ["ChunkQueue", "load_policy"]
+"""A checkpoint as something that acts: `load.load_policy` reads one, `chunks.ChunkQueue` plays its chunks."""

@@ -22,10 +22,6 @@ class ChunkQueue:
     def empty(self) -> bool:
         return not self._waiting
 
-    def reset(self) -> None:
-        """Forget what a former episode left."""
-        self._waiting.clear()
-
     def fill(self, chunk_SA: np.ndarray) -> None:
         """Put a freshly predicted chunk in place of what is left."""
         self._waiting = deque(chunk_SA[: self.replan or None])

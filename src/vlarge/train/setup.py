@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -43,7 +42,7 @@ class Plan:
 def plan(recipe: Recipe, dataset: Dataset) -> Plan:
     """Fit the recipe to the dataset. Raises InputError where they do not go together."""
     if recipe.model.init:
-        return _plan_from(read_policy(resolve(recipe.model.init)), recipe, dataset)
+        return _plan_from(read_policy(resolve(recipe.model.init, repo_type="model")), recipe, dataset)
     tokenizer = load_tokenizer(recipe.data.tokenizer)
     sizes = find_family(recipe.model.name).resolve(
         recipe.model, vocab_size=tokenizer.vocab_size, action_dim=dataset.action_dim
@@ -52,7 +51,7 @@ def plan(recipe: Recipe, dataset: Dataset) -> Plan:
     preparation = Preparation(
         image_size=sizes.image_size,
         action_horizon=sizes.action_horizon,
-        cameras=usable_cameras(dataset),
+        cameras=dataset.camera_keys,
         tokenizer=tokenizer,
         state_normalizer=Normalizer(recipe.data.normalization, stats[STATE]),
         action_normalizer=Normalizer(recipe.data.normalization, stats[ACTION]),
@@ -66,7 +65,7 @@ def _plan_from(files: PolicyFiles, recipe: Recipe, dataset: Dataset) -> Plan:
     p = files.preparation
     if files.model_name != recipe.model.name:
         raise InputError(f"model.init holds a {files.model_name!r} policy, the recipe asks for {recipe.model.name!r}")
-    lacking = [key for key in p.cameras if key not in usable_cameras(dataset)]
+    lacking = [key for key in p.cameras if key not in dataset.camera_keys]
     if lacking:
         raise InputError(f"model.init looks through {', '.join(lacking)}, which {dataset.root} does not have")
     for what, ours, theirs in (
@@ -76,10 +75,6 @@ def _plan_from(files: PolicyFiles, recipe: Recipe, dataset: Dataset) -> Plan:
         if ours != theirs:
             raise InputError(f"model.init has {ours} {what} dimensions, {dataset.root} has {theirs}")
     return Plan(files.model_name, files.sizes, p, files)
-
-
-def usable_cameras(dataset: Dataset) -> tuple[str, ...]:
-    return tuple(key for key, camera in dataset.cameras.items() if camera.present)
 
 
 def open_stream(recipe: Recipe, dataset: Dataset, preparation: Preparation, world: World, start_step: int) -> Stream:
@@ -97,7 +92,3 @@ def open_stream(recipe: Recipe, dataset: Dataset, preparation: Preparation, worl
         decode_threads=data.decode_threads,
         prefetch_batches=data.prefetch_batches,
     )
-
-
-def run_dir(recipe: Recipe) -> Path:
-    return Path(recipe.run.dir)

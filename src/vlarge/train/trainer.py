@@ -16,6 +16,7 @@ from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, se
 
 from vlarge import recipe as recipes
 from vlarge.contracts import InputError, PackedBatch
+from vlarge.data.check import require_trainable
 from vlarge.data.index import Dataset, open_dataset
 from vlarge.models.registry import find_family
 from vlarge.policy.files import write_policy
@@ -52,6 +53,7 @@ class Trainer:
         if recipe.train.num_threads:
             torch.set_num_threads(recipe.train.num_threads)
         self.dataset: Dataset = open_dataset(recipe.data)
+        require_trainable(self.dataset)
         self.plan = plan(recipe, self.dataset)
         self.model = self.plan.build(recipe.run.seed, self.device)
         self.optimizer = build_optimizer(self.model, recipe.train)

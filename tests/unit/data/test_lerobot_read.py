@@ -138,7 +138,7 @@ def test_what_cannot_be_opened_is_refused_in_one_line(name: str, kind: str, mess
 
 
 def test_nan_actions_stop_training_until_left_out(faults: Path) -> None:
-    with pytest.raises(InputError, match=r"nan_actions: episode 1.*first frame 3.*--data.exclude-episodes 1 2$"):
+    with pytest.raises(InputError, match=r"nan_actions: episode 1.*first frame 3.*--data.exclude_episodes 1,2$"):
         require_trainable(open_dataset(DataConfig(path=str(faults / "nan_actions"))))
     without = open_dataset(DataConfig(path=str(faults / "nan_actions"), exclude_episodes=(1, 2)))
     assert without.faults == ()

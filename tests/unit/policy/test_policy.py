@@ -12,8 +12,9 @@ from vlarge.data.tokens import ByteTokenizer
 from vlarge.data.transforms import Normalizer, Preparation
 from vlarge.models.config import ModelConfig
 from vlarge.models.pi0.config import resolve
-from vlarge.policy import ChunkQueue, load_policy
+from vlarge.policy.chunks import ChunkQueue
 from vlarge.policy.files import build_model, write_policy
+from vlarge.policy.load import load_policy
 
 CAMERA = "observation.images.front"
 
@@ -118,14 +119,11 @@ def test_what_is_no_policy_is_refused(tmp_path: Path, checkpoint: Path) -> None:
         weights.write_bytes(whole)
 
 
-def test_the_queue_hands_out_some_of_a_chunk_and_forgets_at_reset() -> None:
+def test_the_queue_hands_out_some_of_a_chunk_or_all() -> None:
     queue = ChunkQueue(replan=2)
     queue.fill(np.arange(8.0).reshape(4, 2))
     assert queue.next().tolist() == [0.0, 1.0]
     assert queue.next().tolist() == [2.0, 3.0]
-    assert queue.empty
-    queue.fill(np.zeros((4, 2)))
-    queue.reset()
     assert queue.empty
     whole = ChunkQueue()
     whole.fill(np.zeros((3, 1)))

@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 
 from vlarge import recipe as recipes
 from vlarge.contracts import InputError
-from vlarge.policy import load_policy
 from vlarge.policy.files import read_policy
+from vlarge.policy.load import load_policy
 from vlarge.recipe import Recipe
 from vlarge.train import checkpoint
 from vlarge.train.trainer import Trainer

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from vlarge.data.check import BrokenFile, FaultLog
+from vlarge.data.check import Action, BrokenFile, FaultLog
 from vlarge.data.formats.lerobot_tables import TableFile, read_table_file
 from vlarge.data.manifest import Listed
 
 MAX_JITTER = 0.1  # of a frame; beyond it time stamps are called odd (they are never used to find a frame)
+NOT_FINITE = ("nan_states", "nan_actions")  # training refuses these: nothing says which values were meant
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class RowCheck:
     ) -> None:
         self._root = root
         self._fps = fps
-        self._keys = {"state": state_key, "action": action_key}
+        self._keys = state_key, action_key
         self.tasks = tasks
         self._log = log
         self._odd_times: dict[str, list[tuple[int, float]]] = defaultdict(list)
@@ -61,11 +62,12 @@ class RowCheck:
         for episode in episodes:
             lacking = [name for name in names if name not in self.columns[episode.table_file]]
             if lacking:
-                self._out(episode, "missing_column", episode.table_file, f"it has no column {lacking[0]!r}")
+                detail = f"it has no column {lacking[0]!r}"
+                self._log.leave_out(episode.index, "missing_column", episode.table_file, detail)
 
     def _check_file(self, file: str, members: list[Listed]) -> None:
         try:
-            table = read_table_file(self._root / file, self._keys["state"], self._keys["action"])
+            table = read_table_file(self._root / file, *self._keys)
             self._check_dims(table)
         except BrokenFile as error:
             for episode in members:
@@ -84,35 +86,36 @@ class RowCheck:
             raise BrokenFile("shape_mismatch", detail)
 
     def _check_episode(self, file: str, table: TableFile, episode: Listed) -> None:
+        try:
+            rows = self._rows_in_place(table, episode)
+            self._check_finite(table, rows)
+            texts = row_tasks(table, rows, self.tasks, episode.tasks)
+        except BrokenFile as error:
+            action: Action = "refuse" if error.kind in NOT_FINITE else "quarantine"
+            self._log.leave_out(episode.index, error.kind, file, error.detail, action)
+            return
+        self._note_time(table, rows, episode)
+        self.found[episode.index] = Rows(rows.start, tuple(dict.fromkeys(texts)))
+
+    def _rows_in_place(self, table: TableFile, episode: Listed) -> slice:
         rows = slice(*table.rows_of(episode.index))
         num_rows = rows.stop - rows.start
         if not num_rows:
-            return self._out(episode, "wrong_data_file_index", file, f"the file has no rows of episode {episode.index}")
+            raise BrokenFile("wrong_data_file_index", f"the file has no rows of episode {episode.index}")
         frames = table.scalars.get("frame_index", np.arange(len(table.state_RA)) - rows.start)[rows]
         if num_rows != episode.length or not np.array_equal(frames, np.arange(num_rows)):
             gap = int(np.argmin(np.append(frames, -1) == np.arange(num_rows + 1)))
             detail = (
                 f"{num_rows} rows where metadata promises {episode.length}; frame {gap} is the first not in its place"
             )
-            return self._out(episode, "missing_frame", file, detail)
-        for what, values in (("state", table.state_RA[rows]), ("action", table.action_RA[rows])):
-            bad = np.flatnonzero(~np.isfinite(values).all(1))
+            raise BrokenFile("missing_frame", detail)
+        return rows
+
+    def _check_finite(self, table: TableFile, rows: slice) -> None:
+        for kind, key, values in zip(NOT_FINITE, self._keys, (table.state_RA, table.action_RA), strict=True):
+            bad = np.flatnonzero(~np.isfinite(values[rows]).all(1))
             if len(bad):
-                detail = f"{self._keys[what]} is NaN or infinite in {len(bad)} frames, first frame {bad[0]}"
-                return self._log.leave_out(episode.index, f"nan_{what}s", file, detail, "refuse")
-        self._note_time(table, rows, episode)
-        return self._take(file, table, rows, episode)
-
-    def _take(self, file: str, table: TableFile, rows: slice, episode: Listed) -> None:
-        try:
-            texts = row_tasks(table, rows, self.tasks, episode.tasks)
-        except BrokenFile as error:
-            return self._out(episode, error.kind, file, error.detail)
-        self.found[episode.index] = Rows(rows.start, tuple(dict.fromkeys(texts)))
-        return None
-
-    def _out(self, episode: Listed, kind: str, file: str, detail: str) -> None:
-        self._log.leave_out(episode.index, kind, file, detail)
+                raise BrokenFile(kind, f"{key} is NaN or infinite in {len(bad)} frames, first frame {bad[0]}")
 
     def _note_time(self, table: TableFile, rows: slice, episode: Listed) -> None:
         if "timestamp" not in table.scalars:
