@@ -62,6 +62,8 @@ def _train(recipe: Recipe, *, resume: bool) -> int:
 
 
 def _describe(trainer: Trainer) -> str:
+    from vlarge.data.check import describe_left_out
+
     dataset, c = trainer.dataset, trainer.recipe
     num_parameters = sum(p.numel() for p in trainer.model.parameters())
     lines = [
@@ -70,4 +72,7 @@ def _describe(trainer: Trainer) -> str:
         f"{dataset.root}: {len(dataset.episodes)} episodes, {dataset.num_frames} frames,"
         f" cameras {', '.join(trainer.plan.preparation.cameras) or 'none'}",
     ]
+    lines += describe_left_out(dataset.faults)
+    if num_reports := sum(fault.action == "report" for fault in dataset.faults):
+        lines.append(f"{num_reports} oddities do no harm; `vlarge data check` names them")
     return "\n".join(lines)

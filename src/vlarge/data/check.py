@@ -119,3 +119,26 @@ def require_trainable(dataset: Dataset) -> None:
     if not dataset.num_frames:
         why = f"; the first of {len(dataset.faults)} faults: {dataset.faults[0]}" if dataset.faults else ""
         raise InputError(f"{dataset.root}: no episode to train on{why}")
+
+
+def describe_left_out(faults: Iterable[Fault]) -> list[str]:
+    """One line per kind of quarantine: "97 episodes left out (partial_download): 0-9, 11-28, 30-81, 83-99"."""
+    by_kind: dict[str, list[int]] = {}
+    for fault in faults:
+        if fault.action == "quarantine" and fault.episode is not None:
+            by_kind.setdefault(fault.kind, []).append(fault.episode)
+    return [
+        f"{len(episodes)} {'episode' if len(episodes) == 1 else 'episodes'} left out ({kind}): {_as_ranges(episodes)}"
+        for kind, episodes in by_kind.items()
+    ]
+
+
+def _as_ranges(numbers: Iterable[int]) -> str:
+    """Ascending numbers as "0-9, 11, 13-14"."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

@@ -148,3 +148,15 @@ def test_gradients_that_stay_infinite_stop_the_run(small: Recipe) -> None:
         InputError, match="not finite for 10 steps in a row up to step 9; the last good checkpoint is none"
     ):
         trainer.train()
+
+
+def test_a_time_budget_fixes_the_steps_when_the_warm_up_ends(small: Recipe, tmp_path: Path) -> None:
+    recipe = small
+    for key, value in (("train.steps", 30), ("train.warmup_steps", 4), ("train.max_time_s", 1e-3)):
+        recipe = recipes.replace(recipe, key, value)
+    trainer = Trainer(recipe)
+    trainer.train()
+    assert (trainer.step, trainer.finished) == (4, True)
+    stored = recipes.load([tmp_path / "run" / "recipe.toml"])
+    assert (stored.train.steps, stored.train.max_time_s) == (4, 0.0)
+    assert Trainer(recipe, resume=True).finished
