@@ -113,7 +113,7 @@ def test_observation_resizes_present_cameras_and_writes_the_normalised_state() -
     resized, prompt_ids, state_A = preparation.observation(images, state, "go")
     assert {key: image.shape for key, image in resized.items()} == {"observation.images.wrist": (16, 16, 3)}
     np.testing.assert_array_equal(state_A, preparation.state_normalizer(state))
-    assert bytes(prompt_ids[1:].tolist()).decode() == prompt_text("go", state_A)
+    assert prompt_ids[1:].tolist() == ByteTokenizer().encode(prompt_text("go", state_A))
 
 
 def test_preparation_survives_json() -> None:
