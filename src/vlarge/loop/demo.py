@@ -88,10 +88,11 @@ def run_demo(recipe: Recipe, say: Say = lambda line: None) -> dict[str, Any]:
         summary = _judge(plan, trained, recipe, videos=recipe.evaluate.videos)
     with clock.stage("gate", "trained against untrained"):
         verdict = _gate(untrained, trained, recipe)
+    with clock.stage("report", "report.html"):
+        write_json(run_dir / "demo.json", _result(recipe, summary, verdict, clock))
+        write_report(run_dir)
     result = _result(recipe, summary, verdict, clock)
     write_json(run_dir / "demo.json", result)
-    with clock.stage("report", "report.html"):
-        write_report(run_dir)
     return result
 
 

@@ -46,7 +46,7 @@ PRESETS = {
     "tiny": Pi0Config(
         vocab_size=518, width=128, depth=4, mlp=384, heads=4, kv_heads=1, head_dim=32, expert_width=128, expert_mlp=384,
         vision_width=128, vision_depth=4, vision_mlp=512, vision_heads=4, patch=16, image_size=96,
-        action_horizon=10, max_action_dim=0,
+        action_horizon=10, max_action_dim=0, denoise_steps=5,
     ),
     "base": Pi0Config(
         vocab_size=257_152, width=2048, depth=18, mlp=16_384, heads=8, kv_heads=1, head_dim=256, expert_width=1024,
