@@ -54,7 +54,7 @@ class VisionTower(nn.Module):
         super().__init__()
         self.config = c
         self.patch_embed = nn.Linear(3 * c.patch**2, c.width)
-        self.positions = nn.Parameter(torch.randn(c.num_patches, c.width) * 0.02)
+        self.positions = nn.Parameter(grid_positions(c.image_size // c.patch, c.width))
         self.blocks = nn.ModuleList(VisionBlock(c) for _ in range(c.depth))
         self.norm = nn.LayerNorm(c.width, eps=1e-6)
 
@@ -76,3 +76,15 @@ def patches(images_NHWC: Tensor, patch: int) -> Tensor:
     n, h, w, c = images_NHWC.shape
     x = images_NHWC.reshape(n, h // patch, patch, w // patch, patch, c)
     return x.permute(0, 1, 3, 5, 2, 4).reshape(n, (h // patch) * (w // patch), c * patch * patch)
+
+
+def grid_positions(side: int, width: int, max_period: float = 100.0) -> Tensor:
+    """Where learned positions start: sines and cosines of row and column, [side * side, width].
+
+    From scratch, a grid that is known from the first step saves the steps of finding it (arXiv 2205.01580).
+    """
+    frequencies = max_period ** -torch.linspace(0, 1, width // 4)
+    angles = torch.arange(side)[:, None] * frequencies
+    axis = torch.cat((angles.sin(), angles.cos()), 1)
+    rows, columns = axis[:, None].expand(-1, side, -1), axis[None].expand(side, -1, -1)
+    return torch.cat((rows, columns), 2).reshape(side * side, -1)

@@ -38,6 +38,8 @@ class Pi0Config:
     def __post_init__(self) -> None:
         if self.image_size % self.patch:
             raise InputError(f"model.image_size {self.image_size} is not a multiple of the patch size {self.patch}")
+        if self.vision_width % 4:
+            raise InputError(f"model.vision_width {self.vision_width} is not a multiple of 4")
         if self.heads % self.kv_heads:
             raise InputError(f"model has {self.heads} query heads, not a multiple of its {self.kv_heads} key heads")
 
@@ -45,7 +47,7 @@ class Pi0Config:
 PRESETS = {
     "tiny": Pi0Config(
         vocab_size=518, width=128, depth=4, mlp=384, heads=4, kv_heads=1, head_dim=32, expert_width=128, expert_mlp=384,
-        vision_width=128, vision_depth=4, vision_mlp=512, vision_heads=4, patch=16, image_size=96,
+        vision_width=128, vision_depth=2, vision_mlp=512, vision_heads=4, patch=16, image_size=96,
         action_horizon=10, max_action_dim=0, denoise_steps=5,
     ),
     "base": Pi0Config(
