@@ -34,7 +34,7 @@ STATE_NAMES = ("x", "y", "z", "gripper")  # hand position in metres; gripper ope
 
 VIEWS: dict[str, View] = {
     # Fills the picture with the work area: hand, object and goal stay visible in every phase.
-    "close": FreeView(lookat=(-0.03, 0.68, 0.12), distance_m=1.05, azimuth=135.0, elevation=-35.0),
+    "close": FreeView(lookat=(-0.03, 0.71, 0.13), distance_m=0.88, azimuth=135.0, elevation=-35.0),
     "overhead": FreeView(lookat=(0.0, 0.72, 0.1), distance_m=0.95, azimuth=90.0, elevation=-89.0),
     # LeRobot moves "corner2" to exactly where the model has "corner4"; the name means the same picture here.
     "corner2": FixedView("corner4", upside_down=True),
