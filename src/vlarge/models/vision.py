@@ -81,7 +81,7 @@ def patches(images_NHWC: Tensor, patch: int) -> Tensor:
 def grid_positions(side: int, width: int, max_period: float = 100.0) -> Tensor:
     """Where learned positions start: sines and cosines of row and column, [side * side, width].
 
-    From scratch, a grid that is known from the first step saves the steps of finding it (arXiv 2205.01580).
+    As plain ViTs trained from scratch start (arXiv 2205.01580).
     """
     frequencies = max_period ** -torch.linspace(0, 1, width // 4)
     angles = torch.arange(side)[:, None] * frequencies
