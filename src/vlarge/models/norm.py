@@ -48,7 +48,7 @@ class AdaptiveRMSNorm(nn.Module):
 class GatedAdaptiveRMSNorm(AdaptiveRMSNorm):
     """Also gives the gate of the residual branch that follows (both block norms of π0.5's action expert).
 
-    New gates are open, so that the branches learn from the first step; openpi's start closed, beside pretrained weights.
+    New gates are open, so that branches learn from the first step; openpi's start closed, beside pretrained weights.
     """
 
     num_outputs = 3
