@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,6 +114,18 @@ class Preparation:
     def actions_inverse(self, normalised_SA: np.ndarray) -> np.ndarray:
         """Normalised actions [S, A] to raw float32 [S, A]."""
         return self.action_normalizer.inverse(normalised_SA)
+
+    def check_fit(self, name: str, other: str, cameras: Collection[str], state_dim: int, action_dim: int) -> None:
+        """Raise InputError unless `other`, with these cameras and dimensions, has what the policy `name` needs."""
+        missing = [key for key in self.cameras if key not in cameras]
+        if missing:
+            raise InputError(f"{name} looks through {', '.join(missing)}; {other} has {', '.join(cameras) or 'none'}")
+        for what, ours, theirs in (
+            ("state", self.state_normalizer.dim, state_dim),
+            ("action", self.action_normalizer.dim, action_dim),
+        ):
+            if ours != theirs:
+                raise InputError(f"{name} has {ours} {what} dimensions, {other} has {theirs}")
 
     def to_json(self) -> dict[str, Any]:
         return {

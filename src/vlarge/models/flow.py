@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -44,13 +44,9 @@ def interpolate(actions_SA: Tensor, noise_SA: Tensor, time_S: Tensor) -> tuple[T
 def sample_ode(velocity: Callable[[Tensor, float], Tensor], noise: Tensor, num_steps: int = 10) -> Tensor:
     """Euler steps from t=1 to t=0; `velocity(x, t)` has the shape of x."""
     x = noise
-    for t in integration_times(num_steps):
-        x = x - velocity(x, t) / num_steps
+    for i in range(num_steps):
+        x = x - velocity(x, 1.0 - i / num_steps) / num_steps
     return x
-
-
-def integration_times(num_steps: int) -> Sequence[float]:
-    return [1.0 - i / num_steps for i in range(num_steps)]
 
 
 def time_features(time_B: Tensor, dim: int, min_period: float = 4e-3, max_period: float = 4.0) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vlarge.contracts import EnvSpec, InputError, Observation, Sample, SampleId
+from vlarge.contracts import EnvSpec, Observation, Sample, SampleId
 from vlarge.data.pack import pack
 from vlarge.models.flow import keyed_generator
 from vlarge.policy.files import PolicyFiles, read_policy
@@ -35,18 +35,7 @@ class CheckpointPolicy:
 
     def check(self, spec: EnvSpec) -> None:
         """Raise InputError, naming the difference, if this policy cannot act in an environment of this spec."""
-        p = self.preparation
-        missing = [key for key in p.cameras if key not in spec.cameras]
-        if missing:
-            raise InputError(
-                f"{self.name} looks through {', '.join(missing)}; {spec.task} has {', '.join(spec.cameras)}"
-            )
-        for what, ours, theirs in (
-            ("state", p.state_normalizer.dim, spec.state_dim),
-            ("action", p.action_normalizer.dim, spec.action_dim),
-        ):
-            if ours != theirs:
-                raise InputError(f"{self.name} has {ours} {what} dimensions, {spec.task} has {theirs}")
+        self.preparation.check_fit(self.name, spec.task, spec.cameras, spec.state_dim, spec.action_dim)
 
     @torch.no_grad()
     def infer(self, observation: Observation, noise_key: Sequence[int]) -> np.ndarray:

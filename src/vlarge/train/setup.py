@@ -62,18 +62,10 @@ def plan(recipe: Recipe, dataset: Dataset) -> Plan:
 
 def _plan_from(files: PolicyFiles, recipe: Recipe, dataset: Dataset) -> Plan:
     """Start from a policy: its sizes, cameras and statistics win over the recipe's and the dataset's."""
-    p = files.preparation
     if files.model_name != recipe.model.name:
         raise InputError(f"model.init holds a {files.model_name!r} policy, the recipe asks for {recipe.model.name!r}")
-    lacking = [key for key in p.cameras if key not in dataset.camera_keys]
-    if lacking:
-        raise InputError(f"model.init looks through {', '.join(lacking)}, which {dataset.root} does not have")
-    for what, ours, theirs in (
-        ("state", p.state_normalizer.dim, dataset.state_dim),
-        ("action", p.action_normalizer.dim, dataset.action_dim),
-    ):
-        if ours != theirs:
-            raise InputError(f"model.init has {ours} {what} dimensions, {dataset.root} has {theirs}")
+    p = files.preparation
+    p.check_fit("model.init", str(dataset.root), dataset.camera_keys, dataset.state_dim, dataset.action_dim)
     return Plan(files.model_name, files.sizes, p, files)
 
 

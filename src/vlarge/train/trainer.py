@@ -55,6 +55,7 @@ class Trainer:
         self.dataset: Dataset = open_dataset(recipe.data)
         require_trainable(self.dataset)
         self.plan = plan(recipe, self.dataset)
+        self._family = find_family(self.plan.model_name)
         self.model = self.plan.build(recipe.run.seed, self.device)
         self.optimizer = build_optimizer(self.model, recipe.train)
         self.ema = Ema(self.model, recipe.train.ema_decay)
@@ -144,8 +145,7 @@ class Trainer:
         (self.run_dir / "recipe.toml").write_text(recipes.dump(self.recipe))
 
     def _speed(self, watch: Stopwatch, batch: PackedBatch, num_samples: float) -> dict[str, float]:
-        family = find_family(self.plan.model_name)
-        flops = 3 * family.forward_flops(self.plan.sizes, batch, self.recipe.train.suffixes_per_prefix)
+        flops = 3 * self._family.forward_flops(self.plan.sizes, batch, self.recipe.train.suffixes_per_prefix)
         used, fraction = hardware.memory(self.device)
         return {
             "samples_per_s": num_samples / watch.total_s,

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from vlarge.contracts import PackedBatch
 from vlarge.models.attention import Segments, attend, rotary_angles, rotate
-from vlarge.models.flow import integration_times, sample_ode, time_features
+from vlarge.models.flow import sample_ode, time_features
 from vlarge.models.norm import AdaptiveRMSNorm, GatedAdaptiveRMSNorm, RMSNorm
 from vlarge.models.pi0.config import Pi0Config
 from vlarge.models.pi0.layout import Layout, lay_out
@@ -145,21 +145,19 @@ class Pi05(nn.Module):
         """
         layout = self.lay_out(batch, num_draws)
         prefix = self.encode_prefix(batch, layout)
-        return self.denoise(noised_SA, time_D, prefix, layout)
+        return self.denoise(noised_SA, self.time_condition(time_D), prefix, layout)
 
     @torch.no_grad()
     def sample(self, batch: PackedBatch, noise_SA: Tensor) -> Tensor:
         """Normalised action chunks [S, max_action_dim]: Euler steps over one cached prefix."""
         layout = self.lay_out(batch, 1)
         prefix = self.encode_prefix(batch, layout)
-        num_steps = self.config.denoise_steps
-        conditions = dict(zip(integration_times(num_steps), self.time_conditions(num_steps), strict=True))
 
         def velocity(x_SA: Tensor, t: float) -> Tensor:
-            cond_BD = conditions[t].expand(batch.num_samples, -1)
-            return self._denoise(x_SA, cond_BD, prefix, layout)
+            cond_BD = self.time_condition(torch.tensor([t], device=self.device)).expand(batch.num_samples, -1)
+            return self.denoise(x_SA, cond_BD, prefix, layout)
 
-        return sample_ode(velocity, noise_SA, num_steps)
+        return sample_ode(velocity, noise_SA, self.config.denoise_steps)
 
     def lay_out(self, batch: PackedBatch, num_draws: int) -> Layout:
         layout = lay_out(
@@ -190,13 +188,8 @@ class Pi05(nn.Module):
         features = time_features(time_D, self.config.expert_width)
         return F.silu(self.time_out(F.silu(self.time_in(features))))
 
-    def time_conditions(self, num_steps: int) -> Tensor:
-        return self.time_condition(torch.tensor(integration_times(num_steps), device=self.device))
-
-    def denoise(self, noised_SA: Tensor, time_D: Tensor, prefix: KeysValues, layout: Layout) -> Tensor:
-        return self._denoise(noised_SA, self.time_condition(time_D), prefix, layout)
-
-    def _denoise(self, noised_SA: Tensor, cond_BD: Tensor, prefix: KeysValues, layout: Layout) -> Tensor:
+    def denoise(self, noised_SA: Tensor, cond_BD: Tensor, prefix: KeysValues, layout: Layout) -> Tensor:
+        """Velocities of noised actions over a cached prefix, under the condition of each draw."""
         x_SD = self.action_in(noised_SA).float()
         rotary = rotary_angles(layout.positions_S, self.config.head_dim)
         for layer, keys_values in zip(self.expert_layers, prefix, strict=True):
