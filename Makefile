@@ -25,8 +25,9 @@ check: $(VENV)/.ready-dev  ## format, lint, types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: $(VENV)/.ready-dev  ## run every benchmark; each writes its result beside itself
-	set -e; for script in benchmarks/*.py; do $(BIN)/python "$$script"; done
+bench: $(VENV)/.ready-dev  ## run the benchmarks; with DATA=PATH also those that need a dataset
+	$(BIN)/python benchmarks/demo.py
+	$(if $(DATA),$(BIN)/python benchmarks/finetune.py --data $(DATA))
 
 # The virtual environment, and what is installed in it: each made once, and again when the versions change.
 $(VENV)/.ready:

@@ -3,7 +3,7 @@
     python benchmarks/demo.py --seeds 0 1 2
 
 Runs `vlarge demo` for each seed in a temporary directory, as a user would. Writes its result as JSON and Markdown
-beside this file.
+to --out (beside this file).
 """
 
 import argparse
@@ -23,10 +23,12 @@ HERE = Path(__file__).parent
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    seeds = parser.parse_args().seeds
+    parser.add_argument("--out", type=Path, default=HERE)
+    arguments = parser.parse_args()
+    seeds = arguments.seeds
     with tempfile.TemporaryDirectory() as folder:
         runs = [demo(seed, Path(folder) / str(seed)) for seed in seeds]
-    report(seeds, runs)
+    report(seeds, runs, arguments.out)
 
 
 def demo(seed: int, run: Path) -> dict:
@@ -37,7 +39,7 @@ def demo(seed: int, run: Path) -> dict:
     return json.loads((run / "demo.json").read_text()) | {"tasks": tasks}
 
 
-def report(seeds: list[int], runs: list[dict]) -> None:
+def report(seeds: list[int], runs: list[dict], out: Path) -> None:
     successes, episodes = sum(r["num_success"] for r in runs), sum(r["num_episodes"] for r in runs)
     low, high = wilson(successes, episodes)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True).stdout
@@ -48,9 +50,12 @@ def report(seeds: list[int], runs: list[dict]) -> None:
         "pooled": {"num_success": successes, "num_episodes": episodes, "wilson95": [low, high]},
         "runs": runs,
     }
-    (HERE / "demo.json").write_text(json.dumps(result, indent=1) + "\n")
+    (out / "demo.json").write_text(json.dumps(result, indent=1) + "\n")
+    short = [task.partition("/")[2] for task in runs[0]["tasks"]]
     rows = [
-        f"| {r['seed']} | {r['num_success']}/{r['num_episodes']} | {r['verdict']} | {r['loop_s']:.0f} s |" for r in runs
+        f"| {r['seed']} | {r['num_success']}/{r['num_episodes']} | {' | '.join(map(str, r['tasks'].values()))}"
+        f" | {r['verdict']} | {r['loop_s']:.0f} s |"
+        for r in runs
     ]
     lines = [
         "# The demo",
@@ -58,11 +63,11 @@ def report(seeds: list[int], runs: list[dict]) -> None:
         f"`{result['command']}` at {result['commit']}, {result['hardware']}.",
         f"Pooled: {successes}/{episodes} = {successes / episodes:.1%} (95% interval {low:.1%} to {high:.1%}).",
         "",
-        "| seed | success | gate | loop |",
-        "|---|---|---|---|",
+        f"| seed | success | {' | '.join(short)} | gate | loop |",
+        "|---|---|" + "---|" * len(short) + "---|---|",
         *rows,
     ]
-    (HERE / "demo.md").write_text("\n".join(lines) + "\n")
+    (out / "demo.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
 
 

@@ -4,7 +4,7 @@
 
 Trains recipes/finetune.toml on all episodes but one, then predicts chunks along the held-out episode and prints the
 mean absolute error of the un-normalised actions beside that of the training episodes' mean action. Writes its result
-as JSON and Markdown beside this file.
+as JSON and Markdown to --out (beside this file).
 """
 
 import argparse
@@ -33,6 +33,7 @@ def main() -> None:
     parser.add_argument("--hold-out", type=int, default=4)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--stride", type=int, default=8, help="predict at every n-th frame")
+    parser.add_argument("--out", type=Path, default=HERE)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         overrides = {
@@ -82,9 +83,9 @@ def report(arguments: argparse.Namespace, error: float, error_of_mean: float, tr
         "mean_action_mae": error_of_mean,
         "ratio": error / error_of_mean,
     }
-    (HERE / "finetune.json").write_text(json.dumps(result, indent=2) + "\n")
+    (arguments.out / "finetune.json").write_text(json.dumps(result, indent=2) + "\n")
     rows = "".join(f"| {key} | {value} |\n" for key, value in result.items())
-    (HERE / "finetune.md").write_text(f"# Fine-tuning on a held-out episode\n\n| | |\n|---|---|\n{rows}")
+    (arguments.out / "finetune.md").write_text(f"# Fine-tuning on a held-out episode\n\n| | |\n|---|---|\n{rows}")
     print(json.dumps(result, indent=2))
 
 

@@ -85,6 +85,8 @@ class Record:
     """Steps recorded after the first success."""
     action_noise: float = 0.0
     """Standard deviation of the noise on executed actions; what is recorded is the expert's action without it."""
+    noise_hold_steps: int = 1
+    """Steps for which one draw of that noise is held."""
     sim: SimConfig = field(default_factory=SimConfig)
     json: bool = False
     """Print JSON."""
@@ -221,6 +223,7 @@ def _record(arguments: Record) -> int:
             workers=arguments.workers,
             tail_steps=arguments.tail_steps,
             action_noise=arguments.action_noise,
+            noise_hold_steps=arguments.noise_hold_steps,
             on_episode=on_episode,
         )
     if arguments.json:

@@ -12,6 +12,8 @@ import numpy as np
 from vlarge.contracts import InputError
 
 NUM_STATE_BINS = 256
+NUMBERS_PER_DIM = NUM_STATE_BINS + 1  # below the range, the bin is -1
+MAX_OWN_DIMS = 16
 PIECES = re.compile(r"(Task: |, State:|;\nAction: | -?\d+(?= |;))")
 BOS_NAMES = ("<bos>", "<s>", "<|begin_of_text|>")
 
@@ -25,32 +27,50 @@ class Tokenizer(Protocol):
     @property
     def bos_id(self) -> int: ...
 
+    @property
+    def ordered_ids(self) -> np.ndarray:
+        """int64 [runs, n]: ids that stand for ascending values, row by row. May be empty."""
+
     def encode(self, text: str) -> list[int]: ...
 
     def to_json(self) -> dict[str, Any]: ...
 
 
 class ByteTokenizer:
-    """UTF-8 bytes as ids 0 to 255, then BOS, EOS, and an id for each piece that prompts repeat. Needs no file.
+    """UTF-8 bytes as ids 0 to 255, then BOS, EOS, the prompt's fixed words, and numbers of the state. Needs no file.
 
-    The pieces are the prompt's fixed words and the numbers of the state's bins, each with the space before it.
+    Each of the first `MAX_OWN_DIMS` state dimensions has numbers of its own, so that a network need not learn from
+    their order which one is which; later dimensions share the last one's.
     """
 
     bos_id = 256
     eos_id = 257
-    pieces: ClassVar[dict[str, int]] = {
-        piece: 258 + i
-        for i, piece in enumerate(
-            ["Task: ", ", State:", ";\nAction: ", *(f" {number}" for number in range(-1, NUM_STATE_BINS))]
-        )
-    }
-    vocab_size = 258 + len(pieces)
+    words: ClassVar[dict[str, int]] = {word: 258 + i for i, word in enumerate(("Task: ", ", State:", ";\nAction: "))}
+    first_number_id = 258 + len(words)
+    vocab_size = first_number_id + MAX_OWN_DIMS * NUMBERS_PER_DIM
+
+    @property
+    def ordered_ids(self) -> np.ndarray:
+        """int64 [MAX_OWN_DIMS, NUMBERS_PER_DIM]: in each row, ids whose numbers ascend."""
+        return np.arange(self.first_number_id, self.vocab_size).reshape(MAX_OWN_DIMS, NUMBERS_PER_DIM)
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = []
+        dim = None  # the state dimension that the next number belongs to
         for part in PIECES.split(text):
-            ids += [self.pieces[part]] if part in self.pieces else part.encode()
+            if part in self.words:
+                ids.append(self.words[part])
+                dim = 0 if part == ", State:" else None
+            elif dim is not None and part:
+                ids.append(self.number_id(int(part), dim))
+                dim += 1
+            else:
+                ids += part.encode()
         return ids
+
+    def number_id(self, number: int, dim: int) -> int:
+        """The id of a bin (-1 to 255) of state dimension `dim`."""
+        return self.first_number_id + min(dim, MAX_OWN_DIMS - 1) * NUMBERS_PER_DIM + number + 1
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "bytes"}
@@ -85,6 +105,7 @@ class JsonTokenizer:
             raise InputError(f"tokenizer {source} has no BOS token; one of {', '.join(BOS_NAMES)} is needed")
         self.bos_id: int = found[0]
         self.vocab_size: int = self._tokenizer.get_vocab_size()
+        self.ordered_ids = np.zeros((0, 0), np.int64)
 
     def encode(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)

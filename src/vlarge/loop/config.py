@@ -9,9 +9,11 @@ from dataclasses import dataclass
 class RecordConfig:
     """episodes: demonstrations per task. tail_steps: steps kept after the first success.
 
-    action_noise: standard deviation of noise on executed actions; the recorded action stays the expert's own.
+    action_noise: standard deviation of noise on executed actions, each draw held for noise_hold_steps; the recorded
+    action stays the expert's own.
     """
 
     episodes: int = 30
     tail_steps: int = 8
     action_noise: float = 0.3
+    noise_hold_steps: int = 1

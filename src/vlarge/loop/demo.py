@@ -107,6 +107,7 @@ def _record(recipe: Recipe) -> None:
         workers=recipe.evaluate.workers,
         tail_steps=recipe.record.tail_steps,
         action_noise=recipe.record.action_noise,
+        noise_hold_steps=recipe.record.noise_hold_steps,
     )
 
 

@@ -42,13 +42,15 @@ class RecordSettings:
     """tail_steps: steps recorded after the first success.
 
     action_noise: standard deviation of what is added to executed actions, in units of the action (0: nothing). The
-    recorded action is the expert's without noise: the data then show how to recover from small errors (DART, Laskey
-    et al., 2017).
+    recorded action is the expert's without noise: the data then show how to recover from errors (DART, Laskey et al.,
+    2017). noise_hold_steps: steps for which one draw is held. White noise averages out at a high control rate; a held
+    one pushes the hand off its way, so that the expert's answer depends on where the object is, all along the episode.
     """
 
     sim: SimConfig
     tail_steps: int
     action_noise: float
+    noise_hold_steps: int
 
 
 class _ExpertEnv(Env, Protocol):
@@ -66,6 +68,7 @@ def record(
     workers: int = 2,
     tail_steps: int = 4,
     action_noise: float = 0.0,
+    noise_hold_steps: int = 1,
     on_episode: Callable[[RecordedEpisode], None] = lambda episode: None,
 ) -> None:
     """Record successful expert episodes of keys (task, first_init_id + i, seed) to a new dataset folder `out`.
@@ -73,10 +76,10 @@ def record(
     `on_episode` is told of each episode as it is written. Raises InputError for an unknown task, one without an
     expert, an `out` that exists, or an expert that fails too often; nothing is left at `out` then.
     """
-    _check(tasks, episodes_per_task, seed, first_init_id, tail_steps, action_noise)
+    settings = RecordSettings(sim, tail_steps, action_noise, noise_hold_steps)
+    _check(tasks, episodes_per_task, seed, first_init_id, settings)
     specs = _specs(tasks, sim)
     spec = specs[tasks[0]]
-    settings = RecordSettings(sim, tail_steps, action_noise)
     queue = _KeyQueue(tasks, episodes_per_task, seed, first_init_id)
     writer = LeRobotWriter(
         out,
@@ -177,8 +180,9 @@ def play_expert(env: _ExpertEnv, key: EpisodeKey, settings: RecordSettings, beat
     while steps_left is None or steps_left > 0:
         beat()
         action_A = env.expert()
+        if len(rows) % settings.noise_hold_steps == 0:
+            shift_A = noise.normal(0.0, 1.0, action_A.shape) * settings.action_noise
         rows.append((env.observe(), action_A))
-        shift_A = noise.normal(0.0, 1.0, action_A.shape) * settings.action_noise
         step = env.step((action_A + shift_A).astype(np.float32))
         if steps_left is not None:
             steps_left -= 1
@@ -215,11 +219,13 @@ def _specs(tasks: Sequence[str], sim: SimConfig) -> dict[str, EnvSpec]:
 
 
 def _check(
-    tasks: Sequence[str], episodes_per_task: int, seed: int, first_init_id: int, tail_steps: int, action_noise: float
+    tasks: Sequence[str], episodes_per_task: int, seed: int, first_init_id: int, settings: RecordSettings
 ) -> None:
     if not tasks or len(set(tasks)) != len(tasks):
         raise InputError(f"tasks to record: name at least one, each once (given: {', '.join(tasks) or 'none'})")
     if episodes_per_task < 1:
         raise InputError(f"episodes per task is {episodes_per_task}; at least one is needed")
-    if min(seed, first_init_id, tail_steps) < 0 or not 0 <= action_noise < float("inf"):
+    if min(seed, first_init_id, settings.tail_steps) < 0 or not 0 <= settings.action_noise < float("inf"):
         raise InputError("seed, first init id, tail steps and action noise must not be negative")
+    if settings.noise_hold_steps < 1:
+        raise InputError(f"action noise is held for {settings.noise_hold_steps} steps; at least one is needed")

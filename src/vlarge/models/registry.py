@@ -25,7 +25,8 @@ class Family(Protocol):
     def read_sizes(self, data: dict[str, Any]) -> Any:
         """The sizes stored in a checkpoint. Raises InputError."""
 
-    def build(self, sizes: Any) -> nn.Module: ...
+    def build(self, sizes: Any) -> nn.Module:
+        """A new network. It also has `sample` and `embed_in_order`, as `pi0.model.Pi05` has."""
 
     def forward_flops(self, sizes: Any, batch: PackedBatch, num_draws: int) -> float: ...
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 
 from vlarge.contracts import ACTION, STATE, InputError
 from vlarge.data.hub import resolve
@@ -31,12 +30,14 @@ class Plan:
     preparation: Preparation
     init: PolicyFiles | None
 
-    def build(self, seed: int, device: torch.device) -> nn.Module:
+    def build(self, seed: int, device: torch.device) -> Any:
         """The network with its first weights, the same on every process."""
         if self.init is not None:
             return self.init.build(device).train()
         torch.manual_seed(seed)
-        return build_model(self.model_name, self.sizes, device)
+        model: Any = build_model(self.model_name, self.sizes, device)
+        model.embed_in_order(self.preparation.tokenizer.ordered_ids)
+        return model
 
 
 def plan(recipe: Recipe, dataset: Dataset) -> Plan:

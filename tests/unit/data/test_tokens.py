@@ -39,14 +39,24 @@ def test_prompt_equals_lerobots() -> None:
 
 
 def decode(ids: np.ndarray) -> str:
-    pieces = {number: piece.encode() for piece, number in ByteTokenizer.pieces.items()}
-    return b"".join(pieces.get(i) or bytes([i]) for i in ids.tolist() if i != ByteTokenizer.bos_id).decode()
+    words = {number: word.encode() for word, number in ByteTokenizer.words.items()}
+    numbers = {i: f" {place - 1}".encode() for row in ByteTokenizer().ordered_ids for place, i in enumerate(row)}
+    known = words | numbers
+    return b"".join(known.get(i) or bytes([i]) for i in ids.tolist() if i != ByteTokenizer.bos_id).decode()
 
 
-def test_pieces_are_one_token_each_and_nothing_is_lost() -> None:
+def test_fixed_words_and_state_numbers_are_one_token_each_and_nothing_is_lost() -> None:
     ids = encode_prompt(ByteTokenizer(), "put 3 of 1000 on 12", np.array([-2.0, 0.0, 2.0]), 200)
     assert decode(ids) == "Task: put 3 of 1000 on 12, State: -1 128 255;\nAction: "
-    assert len(ids) == len("Bput") + 1 + 1 + len(" of 1000 on") + len(" 12") + 5
+    assert len(ids) == len("Bput 3 of 1000 on 12") + 1 + 5
+
+
+def test_each_state_dimension_has_numbers_of_its_own_up_to_the_last() -> None:
+    ids = encode_prompt(ByteTokenizer(), "go", np.zeros(40), 200)[-41:-1]
+    rows = [int(np.argwhere(ByteTokenizer().ordered_ids == i)[0, 0]) for i in ids]
+    assert rows == [*range(16), *[15] * 24]
+    assert len(set(ids.tolist())) == 16
+    assert max(ids) < ByteTokenizer.vocab_size
 
 
 def test_bytes_with_bos() -> None:

@@ -77,6 +77,13 @@ def test_noise_moves_the_robot_but_not_the_label(fake_sim):
     assert digest("shaken") == digest("again")
 
 
+def test_a_held_draw_of_noise_moves_several_steps_alike(fake_sim):
+    (episode,) = recorded("out", "fake/line", episodes_per_task=1, action_noise=0.1, noise_hold_steps=3)
+    pushes = np.diff(episode.states[:7, 0]) - 0.1 * episode.actions[:6, 0]
+    np.testing.assert_allclose(pushes, np.repeat(pushes[::3], 3), atol=1e-6)
+    assert abs(pushes[3] - pushes[0]) > 1e-4
+
+
 @pytest.mark.parametrize(
     ("tasks", "settings", "message"),
     [
@@ -86,6 +93,7 @@ def test_noise_moves_the_robot_but_not_the_label(fake_sim):
         (("fake/lime",), {}, "did you mean 'fake/line'"),
         (("fake/line",), {"episodes_per_task": 0}, "at least one"),
         (("fake/line",), {"action_noise": float("nan")}, "noise"),
+        (("fake/line",), {"noise_hold_steps": 0}, "held for 0 steps"),
         (("fake/line",), {"seed": -1}, "negative"),
         (("fake/line",), {"workers": 0}, "worker"),
     ],
@@ -115,7 +123,7 @@ def test_metaworld_episodes_read_back(tmp_path):
     columns = table(out)
     key = EpisodeKey(tasks[0], 50, 3)
     env = make_env(tasks[0], sim)
-    expected = play_expert(env, key, RecordSettings(sim, 2, 0.1), lambda: None)  # type: ignore[arg-type]
+    expected = play_expert(env, key, RecordSettings(sim, 2, 0.1, 1), lambda: None)  # type: ignore[arg-type]
     env.close()
     assert expected is not None
     num_frames = len(expected.actions)

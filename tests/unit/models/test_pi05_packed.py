@@ -142,3 +142,18 @@ def test_counted_flops_match_the_profiler(model: Pi05) -> None:
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         velocity(model, batch, num_draws=2)
     assert forward_flops(SIZES, batch, 2) == pytest.approx(counter.get_total_flops(), rel=1e-6)
+
+
+def test_neighbouring_values_start_alike_and_dimensions_apart() -> None:
+    torch.manual_seed(0)
+    model = Pi05(SIZES)
+    before = model.embed.weight.clone()
+    model.embed_in_order(np.arange(100, 300).reshape(2, 100))
+    rows = torch.nn.functional.normalize(model.embed.weight[100:300].detach(), dim=1).unflatten(0, (2, 100))
+    near, far = (torch.nn.functional.cosine_similarity(rows[0, :-n], rows[0, n:]).mean() for n in (1, 60))
+    across = torch.nn.functional.cosine_similarity(rows[0], rows[1]).mean()
+    assert near > far + 0.2
+    assert near > across + 0.2
+    np.testing.assert_allclose(rows.square().sum(-1).mean().item(), 1.0, rtol=1e-5)
+    torch.testing.assert_close(model.embed.weight[:100], before[:100], rtol=0, atol=0)
+    model.embed_in_order(np.zeros((0, 0), np.int64))

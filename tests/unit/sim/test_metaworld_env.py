@@ -81,7 +81,7 @@ def test_bad_settings_are_refused(config):
 
 def test_spec_is_complete_and_hashed(env):
     spec = env.spec
-    assert (spec.task, spec.instruction, spec.metric) == (TASK, "move the gripper to the red target", "success_once")
+    assert (spec.task, spec.instruction, spec.metric) == (TASK, "reach the red target", "success_once")
     assert (spec.state_dim, spec.action_dim, spec.control_hz, spec.horizon) == (4, 4, 80.0, 3)
     assert spec.cameras == {"observation.images.corner2": (96, 96)}
     own = make_env(TASK, SimConfig(horizon=0))

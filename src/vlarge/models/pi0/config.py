@@ -46,7 +46,8 @@ class Pi0Config:
 
 PRESETS = {
     "tiny": Pi0Config(
-        vocab_size=518, width=128, depth=4, mlp=384, heads=4, kv_heads=1, head_dim=32, expert_width=128, expert_mlp=384,
+        vocab_size=4373, width=128, depth=2, mlp=384, heads=4, kv_heads=1, head_dim=32,
+        expert_width=128, expert_mlp=384,
         vision_width=128, vision_depth=2, vision_mlp=512, vision_heads=4, patch=16, image_size=96,
         action_horizon=10, max_action_dim=0, denoise_steps=5,
     ),

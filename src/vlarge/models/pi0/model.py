@@ -7,6 +7,7 @@ values: nothing reads its output. Paper: arXiv 2504.16054; behaviour matched: op
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -109,6 +110,13 @@ class ExpertLayer(nn.Module):
         return x_SD + gate * self.mlp(y)
 
 
+def ordinal_curve(n: int, width: int) -> Tensor:
+    """Sines and cosines [n, width] of n ascending values, from a quarter turn to 32 turns; rows of unit length."""
+    turns = 0.25 * 128.0 ** torch.linspace(0, 1, width // 2)
+    angles = 2 * torch.pi * torch.linspace(0, 1, n)[:, None] * turns
+    return torch.cat((angles.sin(), angles.cos()), 1) * (2 / width) ** 0.5
+
+
 def vision_config(c: Pi0Config) -> VisionConfig:
     return VisionConfig(
         width=c.vision_width,
@@ -137,6 +145,17 @@ class Pi05(nn.Module):
         self.expert_norm = AdaptiveRMSNorm(c.expert_width, c.expert_width)
         self.action_out = nn.Linear(c.expert_width, c.max_action_dim)
         nn.init.normal_(self.embed.weight, std=c.width**-0.5)  # the embedding is multiplied by sqrt(width)
+
+    @torch.no_grad()
+    def embed_in_order(self, ids_RN: np.ndarray) -> None:
+        """Start the embeddings of ids that ascend along each row as one smooth curve per row (see `ordinal_curve`).
+
+        Neighbouring values then act alike from the first step on; embeddings start unrelated otherwise.
+        """
+        for ids_N in ids_RN:
+            own_D = torch.randn(self.config.width) * self.config.width**-0.5
+            curve_ND = ordinal_curve(len(ids_N), self.config.width)
+            self.embed.weight[torch.from_numpy(ids_N)] = (0.8 * curve_ND + 0.6 * own_D).to(self.device)
 
     def forward(self, batch: PackedBatch, noised_SA: Tensor, time_D: Tensor, num_draws: int = 1) -> Tensor:
         """Velocities [S * num_draws, max_action_dim] in fp32.
