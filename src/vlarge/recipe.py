@@ -19,7 +19,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from vlarge.contracts import InputError
 from vlarge.data.config import DataConfig
 from vlarge.evaluate.config import EvaluateConfig
-from vlarge.loop.config import RecordConfig
+from vlarge.loop.config import LoopConfig, RecordConfig
 from vlarge.models.config import ModelConfig
 from vlarge.sim.config import SimConfig
 from vlarge.train.config import RunConfig, TrackConfig, TrainConfig
@@ -37,6 +37,7 @@ class Recipe:
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     sim: SimConfig = field(default_factory=SimConfig)
     record: RecordConfig = field(default_factory=RecordConfig)
+    loop: LoopConfig = field(default_factory=LoopConfig)
 
 
 def load(paths: Sequence[str | Path] = (), overrides: Mapping[str, object] | None = None) -> Recipe:

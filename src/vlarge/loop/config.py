@@ -1,8 +1,15 @@
-"""The [record] table of a recipe: the demonstrations that a loop starts from."""
+"""The [loop] and [record] tables of a recipe: how long a loop may take, the demonstrations that it starts from."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopConfig:
+    """max_time_s: above 0, training gets what recording has left of it, less what judging is expected to take."""
+
+    max_time_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,6 +26,10 @@ from vlarge.recipe import Recipe
 from vlarge.train.trainer import Trainer
 
 FIRST_RECORDED = 10_000
+# A judged step's time as a share of a recorded frame's, measured: half of the episodes end early, and only every fifth
+# step is rendered, but a policy thinks there.
+JUDGED_STEP_COST = 0.72
+MIN_TRAINING_S = 30.0
 Say = Callable[[str], None]
 
 
@@ -76,8 +80,9 @@ def run_demo(recipe: Recipe, say: Say = lambda line: None) -> dict[str, Any]:
     with clock.stage(
         "record", f"{recipe.record.episodes} demonstrations of each of {len(recipe.evaluate.tasks)} tasks"
     ):
-        _record(recipe)
-    with clock.stage("train", f"{recipe.train.steps} steps of {recipe.train.batch_size} samples"):
+        num_frames = _record(recipe)
+    recipe = fit_training(recipe, record_s=clock.stages_s["record"], num_frames=num_frames)
+    with clock.stage("train", f"up to {recipe.train.steps} steps of {recipe.train.batch_size} samples"):
         trainer = Trainer(recipe)
         untrained = trainer.save()
         trained = trainer.train()
@@ -96,7 +101,9 @@ def run_demo(recipe: Recipe, say: Say = lambda line: None) -> dict[str, Any]:
     return result
 
 
-def _record(recipe: Recipe) -> None:
+def _record(recipe: Recipe) -> int:
+    """Returns the number of frames recorded."""
+    lengths: list[int] = []
     record(
         recipe.evaluate.tasks,
         recipe.sim,
@@ -108,7 +115,22 @@ def _record(recipe: Recipe) -> None:
         tail_steps=recipe.record.tail_steps,
         action_noise=recipe.record.action_noise,
         noise_hold_steps=recipe.record.noise_hold_steps,
+        on_episode=lambda episode: lengths.append(len(episode.actions)),
     )
+    return sum(lengths)
+
+
+def fit_training(recipe: Recipe, *, record_s: float, num_frames: int) -> Recipe:
+    """The recipe with `train.max_time_s` lowered to what `loop.max_time_s` leaves for training on this machine.
+
+    Recording has just told how fast it simulates and renders; judging is the same work on the same processes.
+    """
+    if not recipe.loop.max_time_s:
+        return recipe
+    num_judged_steps = 2 * len(recipe.evaluate.tasks) * recipe.evaluate.episodes * recipe.sim.horizon
+    judge_s = JUDGED_STEP_COST * num_judged_steps * record_s / num_frames
+    left_s = max(recipe.loop.max_time_s - record_s - judge_s, MIN_TRAINING_S)
+    return recipes.replace(recipe, "train.max_time_s", min(left_s, recipe.train.max_time_s or left_s))
 
 
 def _judge(plan: EvaluationPlan, checkpoint: Path, recipe: Recipe, *, videos: int) -> dict[str, Any]:
