@@ -8,7 +8,6 @@ import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import torch
@@ -121,18 +120,19 @@ class Trainer:
         return record | self._speed(watch, batch, num_samples), bool(stops)
 
     def _fit_steps(self, step_s: float) -> None:
-        """With a time budget: when the warm-up ends, fix the number of steps by what its steps took on average.
+        """With a time budget: when the warm-up ends, fix the number of steps by the pace of its quickest quarter.
 
-        The learning rate of the warm-up does not depend on that number, so the run stays a function of its recipe:
-        recipe.toml is written again with the number in it.
+        The quickest, because the first steps also start threads and fill the window, and a burst of other work on the
+        machine should not shorten the whole run. The learning rate of the warm-up does not depend on that number, so
+        the run stays a function of its recipe: recipe.toml is written again with the number in it.
         """
         c = self.recipe.train
         if not c.max_time_s or self.step > c.warmup_steps:
             return
         self._warmup_step_s.append(step_s)
         if self.step == c.warmup_steps:
-            usual_s = fmean(self._warmup_step_s[len(self._warmup_step_s) // 10 :])  # the first ones also start threads
-            (mean_s,) = self.world.sum(usual_s / self.world.size)
+            quick_s = sorted(self._warmup_step_s)[len(self._warmup_step_s) // 4]
+            (mean_s,) = self.world.sum(quick_s / self.world.size)
             affordable = max(int(c.max_time_s / mean_s), c.warmup_steps)
             self._set_steps(min(c.steps, affordable))
             if self.world.is_main:
