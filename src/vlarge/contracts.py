@@ -13,8 +13,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import NamedTuple, Protocol
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -26,6 +26,11 @@ ACTION = "action"
 
 class InputError(ValueError):
     """A user's mistake or a user's broken file: one line saying what was wrong, where, and what to do. Exit code 2."""
+
+
+def setting(default: Any, *, least: float | None = None, below: float | None = None, above: float | None = None) -> Any:
+    """A field of a configuration with its range: `least` <= value < `below`, value > `above`. `recipe` checks it."""
+    return field(default=default, metadata={"least": least, "below": below, "above": above})
 
 
 class SampleId(NamedTuple):

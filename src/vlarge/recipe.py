@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
+import operator
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -118,7 +120,23 @@ def _set(recipe: Recipe, key: str, value: object, where: str, convert: Callable[
         checked = convert(kind, value)
     except ValueError:
         raise InputError(f"{where}{key} must be {_describe(kind)}, got {_toml(value)}") from None
+    _check_range(recipe, table, name, checked, where)
     return replace_fields(recipe, **{table: replace_fields(getattr(recipe, table), **{name: checked})})
+
+
+def _check_range(recipe: Recipe, table: str, name: str, value: object, where: str) -> None:
+    bounds = next(item.metadata for item in fields(getattr(recipe, table)) if item.name == name)
+    for number in value if isinstance(value, tuple) else (value,):
+        if not isinstance(number, int | float) or isinstance(number, bool):
+            continue
+        if not math.isfinite(number):
+            raise InputError(f"{where}{table}.{name} is {number}; it must be finite")
+        for bound, words, holds in (
+            ("least", "at least", operator.ge), ("above", "above", operator.gt), ("below", "below", operator.lt),
+        ):  # fmt: skip
+            limit = bounds.get(bound)
+            if limit is not None and not holds(number, limit):
+                raise InputError(f"{where}{table}.{name} is {number}; it must be {words} {limit}")
 
 
 def _check_table(name: str, where: str) -> None:

@@ -18,13 +18,15 @@ def write(path: Path, text: str) -> Path:
 
 
 def test_a_dumped_recipe_loads_as_the_same(tmp_path: Path) -> None:
-    changed = recipes.load([], {"train.lr": 3e-7, "train.betas": (0.5, 1.0), "data.exclude_episodes": [4, 5]})
+    changed = recipes.load([], {"train.lr": 3e-7, "train.betas": (0.5, 0.9), "data.exclude_episodes": [4, 5]})
     changed = recipes.replace(changed, "data.path", 'hf://a/"b"\\ \n\x7f é 机')
     assert recipes.load([write(tmp_path / "r.toml", recipes.dump(changed))]) == changed
     assert changed != Recipe()
 
 
-@given(text=st.text(st.characters(codec="utf-8")), number=st.floats(allow_nan=False), flag=st.booleans())
+@given(
+    text=st.text(st.characters(codec="utf-8")), number=st.floats(min_value=0, allow_infinity=False), flag=st.booleans()
+)
 def test_any_value_survives_a_dump(
     tmp_path_factory: pytest.TempPathFactory, text: str, number: float, flag: bool
 ) -> None:
@@ -42,12 +44,12 @@ def test_a_dump_is_complete() -> None:
 
 
 def test_overlays_and_overrides_win_in_order(tmp_path: Path) -> None:
-    first = write(tmp_path / "first.toml", "[train]\nsteps = 1\nbatch_size = 2\nlr = 1\n[run]\nseed = 3")
+    first = write(tmp_path / "first.toml", "[train]\nsteps = 1\nbatch_size = 2\nclip_norm = 1\n[run]\nseed = 3")
     overlay = write(tmp_path / "overlay.toml", "[train]\nbatch_size = 20\nsteps = 10")
     loaded = recipes.load([first, overlay], {"train.steps": "100"})
     assert (loaded.train.steps, loaded.train.batch_size, loaded.run.seed) == (100, 20, 3)
-    assert loaded.train.lr == 1.0
-    assert isinstance(loaded.train.lr, float)
+    assert loaded.train.clip_norm == 1.0
+    assert isinstance(loaded.train.clip_norm, float)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +92,7 @@ def test_a_recipe_that_is_not_there_is_named(tmp_path: Path) -> None:
     [
         ("train.steps", "40", 40),
         ("train.lr", "1e-4", 1e-4),
-        ("train.lr", "2", 2.0),
+        ("train.clip_norm", "2", 2.0),
         ("track.tensorboard", "False", False),
         ("data.path", "[a", "[a"),
         ("data.cameras", "a, b", ("a", "b")),
@@ -122,3 +124,34 @@ def test_replace_changes_one_setting_and_is_strict() -> None:
         recipes.replace(recipe, "train.steps", "40")
     with pytest.raises(InputError, match=r"did you mean train.steps"):
         recipes.replace(recipe, "train.stepz", 40)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "rule"),
+    [
+        ("train.steps", "0", "at least 1"),
+        ("train.batch_size", "-2", "at least 1"),
+        ("train.lr", "0", "above 0"),
+        ("train.lr", "1e30", "below 1"),
+        ("train.lr", "nan", "finite"),
+        ("train.lr_min", "inf", "finite"),
+        ("train.betas", "0.9,1.0", "below 1"),
+        ("train.ema_decay", "-1", "at least 0"),
+        ("train.suffixes_per_prefix", "0", "at least 1"),
+        ("train.num_threads", "-1", "at least 0"),
+        ("run.seed", "-1", "at least 0"),
+        ("data.decode_threads", "0", "at least 1"),
+        ("model.image_size", "100000", "below 2049"),
+        ("model.action_horizon", "-1", "at least 0"),
+        ("evaluate.alpha", "2", "below 1"),
+        ("record.noise_hold_steps", "0", "at least 1"),
+    ],
+)
+def test_a_value_out_of_its_range_is_refused(key: str, value: str, rule: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"^{key} is .*; it must be {rule}"):
+        recipes.load(overrides={key: value})
+    table, name = key.split(".")
+    text = f"[{value}]" if "," in value else value
+    (tmp_path / "bad.toml").write_text(f"[{table}]\n{name} = {text}\n")
+    with pytest.raises(InputError, match=f"bad.toml: {key} .*{rule}"):
+        recipes.load([tmp_path / "bad.toml"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -26,15 +27,20 @@ def print_json(answer: object) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table whose cells are shown as they are: text of a dataset is never read as markup."""
+    """A table whose cells are shown as they are: text of a dataset is never read as markup or terminal codes."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     table = Table(*columns, title=Text(title, style="bold"), title_justify="left", box=box.SIMPLE_HEAD)
     for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))
+        table.add_row(*(Text(printable(str(cell))) for cell in row))
     console().print(table)
+
+
+def printable(text: str) -> str:
+    """Control characters but newlines as their escapes: a terminal obeys them otherwise."""
+    return "".join(c if c == "\n" or not unicodedata.category(c).startswith("C") else ascii(c)[1:-1] for c in text)
 
 
 @contextmanager

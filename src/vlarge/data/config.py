@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from vlarge.contracts import setting
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
@@ -25,8 +27,8 @@ class DataConfig:
     exclude_episodes: tuple[int, ...] = ()
     normalization: str = "quantile"  # or "mean_std", "min_max"
     tokenizer: str = "bytes"  # or the path of a tokenizer.json
-    max_text_tokens: int = 512
-    clip_frames: int = 16
-    window_clips: int = 256
-    decode_threads: int = 2
-    prefetch_batches: int = 4
+    max_text_tokens: int = setting(512, least=1)
+    clip_frames: int = setting(16, least=1)
+    window_clips: int = setting(256, least=1)
+    decode_threads: int = setting(2, least=1)
+    prefetch_batches: int = setting(4, least=1)

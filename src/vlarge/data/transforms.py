@@ -153,3 +153,5 @@ class Preparation:
             )
         except KeyError as error:
             raise InputError(f"the stored preparation lacks {error}; was this checkpoint written by vlarge?") from error
+        except (TypeError, AttributeError) as error:
+            raise InputError(f"the stored preparation is damaged ({error}); use another checkpoint") from error

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from vlarge.contracts import setting
+
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateConfig:
@@ -14,11 +16,11 @@ class EvaluateConfig:
     """
 
     tasks: tuple[str, ...] = ()
-    episodes: int = 10
-    seed: int = 0
-    workers: int = 2
-    replan: int = 0
-    videos: int = 1
-    step_timeout_s: float = 60.0
-    max_attempts: int = 2
-    alpha: float = 0.05
+    episodes: int = setting(10, least=1)
+    seed: int = setting(0, least=0)
+    workers: int = setting(2, least=1)
+    replan: int = setting(0, least=0)
+    videos: int = setting(1, least=0)
+    step_timeout_s: float = setting(60.0, above=0)
+    max_attempts: int = setting(2, least=1)
+    alpha: float = setting(0.05, above=0, below=1)

@@ -70,8 +70,12 @@ def _check_paired(
 
 
 def _side(folder: Path, lines: dict[EpisodeKey, Line]) -> dict[str, Any]:
-    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    return {"policy": summary["policy"], "path": str(folder), **summarize_outcomes(list(lines.values()))}
+    path = folder / "summary.json"
+    try:
+        policy = json.loads(path.read_text(encoding="utf-8"))["policy"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} cannot be read as an evaluation's summary: {error}") from error
+    return {"policy": policy, "path": str(folder), **summarize_outcomes(list(lines.values()))}
 
 
 def _read_plan(folder: Path) -> EvaluationPlan:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from vlarge.contracts import setting
+
 
 @dataclass(frozen=True, kw_only=True)
 class LoopConfig:
     """max_time_s: above 0, training gets what recording has left of it, less what judging is expected to take."""
 
-    max_time_s: float = 0.0
+    max_time_s: float = setting(0.0, least=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +22,7 @@ class RecordConfig:
     action stays the expert's own.
     """
 
-    episodes: int = 30
-    tail_steps: int = 8
-    action_noise: float = 0.3
-    noise_hold_steps: int = 1
+    episodes: int = setting(30, least=1)
+    tail_steps: int = setting(8, least=0)
+    action_noise: float = setting(0.3, least=0)
+    noise_hold_steps: int = setting(1, least=1)

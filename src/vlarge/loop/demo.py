@@ -74,6 +74,8 @@ def demo_recipe(recipe: Recipe, *, seed: int, run_dir: Path) -> Recipe:
 def run_demo(recipe: Recipe, say: Say = lambda line: None) -> dict[str, Any]:
     """Run the loop; returns what demo.json holds. Raises InputError if the run directory is in use."""
     run_dir = Path(recipe.run.dir)
+    if run_dir.is_file():
+        raise InputError(f"{run_dir} is a file; choose a folder as --run.dir")
     if run_dir.exists() and any(run_dir.iterdir()):
         raise InputError(f"{run_dir} is not empty: remove it, or choose another --run.dir")
     clock = _StageClock(say)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from vlarge.contracts import setting
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
@@ -16,6 +18,6 @@ class ModelConfig:
     name: str = "pi05"
     preset: str = "tiny"
     init: str = ""
-    action_horizon: int = 0
-    image_size: int = 0
-    max_action_dim: int = 0
+    action_horizon: int = setting(0, least=0, below=10_001)
+    image_size: int = setting(0, least=0, below=2_049)
+    max_action_dim: int = setting(0, least=0, below=10_001)

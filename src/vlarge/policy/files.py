@@ -88,7 +88,7 @@ def read_policy(path: Path) -> PolicyFiles:
     folder = find_policy_folder(path)
     config = read_json(folder / CONFIG)
     own = config.get("vlarge")
-    if not isinstance(own, dict) or "sizes" not in own:
+    if not isinstance(own, dict) or "sizes" not in own or not isinstance(config.get("type"), str):
         raise InputError(f"{folder / CONFIG} holds a {config.get('type', 'nameless')!r} policy not written by vlarge")
     return PolicyFiles(
         folder=folder,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from vlarge.contracts import setting
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """dir: the run directory. seed: everything random in the run follows from it."""
 
     dir: str = "runs/run"
-    seed: int = 0
+    seed: int = setting(0, least=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,23 +25,23 @@ class TrainConfig:
     save_every: steps between checkpoints (0: only at the end); keep_last: checkpoints kept.
     """
 
-    steps: int = 1000
-    batch_size: int = 32
+    steps: int = setting(1000, least=1)
+    batch_size: int = setting(32, least=1)
     dtype: str = "bf16"
     device: str = "auto"
-    lr: float = 1e-3
-    lr_min: float = 1e-5
-    warmup_steps: int = 50
-    weight_decay: float = 0.01
-    betas: tuple[float, float] = (0.9, 0.95)
-    clip_norm: float = 1.0
-    ema_decay: float = 0.99
-    suffixes_per_prefix: int = 1
-    max_time_s: float = 0.0
-    save_every: int = 500
-    keep_last: int = 2
-    log_every: int = 10
-    num_threads: int = 0
+    lr: float = setting(1e-3, above=0, below=1)
+    lr_min: float = setting(1e-5, least=0, below=1)
+    warmup_steps: int = setting(50, least=0)
+    weight_decay: float = setting(0.01, least=0)
+    betas: tuple[float, float] = setting((0.9, 0.95), least=0, below=1)
+    clip_norm: float = setting(1.0, above=0)
+    ema_decay: float = setting(0.99, least=0, below=1)
+    suffixes_per_prefix: int = setting(1, least=1)
+    max_time_s: float = setting(0.0, least=0)
+    save_every: int = setting(500, least=0)
+    keep_last: int = setting(2, least=0)
+    log_every: int = setting(10, least=1)
+    num_threads: int = setting(0, least=0)
 
 
 @dataclass(frozen=True, kw_only=True)

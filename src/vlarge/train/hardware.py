@@ -7,13 +7,22 @@ import time
 
 import torch
 
+from vlarge.contracts import InputError
+
 # Dense bf16 peaks from the vendors' data sheets, in FLOP/s.
 PEAK_BF16 = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "B200": 2250e12, "RTX 4090": 165e12}
 
 
 def resolve_device(name: str, local_rank: int) -> torch.device:
-    """Resolve "auto": this process's GPU if there is one, the CPU otherwise."""
+    """Resolve "auto": this process's GPU if there is one, the CPU otherwise.
+
+    Raises InputError for a device that torch does not know or this machine does not have.
+    """
     if name != "auto":
+        if name.partition(":")[0] not in ("cpu", "cuda"):
+            raise InputError(f"train.device is {name!r}; use 'auto', 'cpu' or 'cuda'")
+        if name.startswith("cuda") and not torch.cuda.is_available():
+            raise InputError(f"train.device is {name!r}, but torch sees no GPU here; use 'auto' or 'cpu'")
         return torch.device(name)
     return torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
 

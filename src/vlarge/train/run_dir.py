@@ -28,7 +28,9 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def check_vacant(folder: Path) -> None:
-    """Raise InputError if `folder` already holds a run."""
+    """Raise InputError if `folder` already holds a run, or is a file."""
+    if folder.is_file():
+        raise InputError(f"{folder} is a file; choose a folder as --run.dir")
     if (folder / "steps.jsonl").exists() or (folder / "checkpoints").exists():
         raise InputError(f"{folder} already holds a run: continue it with --resume, or choose another --run.dir")
 

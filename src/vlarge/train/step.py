@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor, nn
 
-from vlarge.contracts import PackedBatch
+from vlarge.contracts import InputError, PackedBatch
 from vlarge.models.flow import interpolate, keyed_draws
 
 
@@ -34,7 +34,9 @@ def flow_loss(
 
 
 def compute_dtype(name: str, device: torch.device) -> str:
-    """Resolve "auto": bf16 where the hardware multiplies it faster than fp32, fp32 elsewhere."""
+    """Resolve "auto": bf16 where the hardware multiplies it faster than fp32, fp32 elsewhere. Raises InputError."""
+    if name not in ("auto", "bf16", "fp32"):
+        raise InputError(f"train.dtype is {name!r}; use 'auto', 'bf16' or 'fp32'")
     if name != "auto":
         return name
     if device.type == "cuda":

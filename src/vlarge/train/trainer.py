@@ -44,6 +44,8 @@ class Trainer:
     def __init__(self, recipe: Recipe, world: World | None = None, *, resume: bool = False) -> None:
         self.world = world or World()
         self.run_dir = Path(recipe.run.dir)
+        if not recipe.run.dir:
+            raise InputError("run.dir is empty: give the folder that the run is written to")
         if not resume:
             check_vacant(self.run_dir)
         self.device = hardware.resolve_device(recipe.train.device, self.world.local_rank)
