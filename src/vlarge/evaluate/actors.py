@@ -92,7 +92,10 @@ def _call(reference: str) -> Policy:
         make: Callable[[], Policy] = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise InputError(f"policy {reference!r} cannot be imported: {error}") from error
-    return make()
+    policy = make()
+    if not callable(getattr(policy, "infer", None)):
+        raise InputError(f"{reference} returned {type(policy).__name__}, which is no policy (contracts.Policy)")
+    return policy
 
 
 def _load_checkpoint(reference: str) -> Policy:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -35,19 +36,39 @@ class Attempt:
 
 
 class Journal:
-    """Attempts so far, in memory and in the file."""
+    """Attempts so far, in memory and in the file, which one process holds at a time.
+
+    Raises InputError when another one has it, or a line is no attempt.
+    """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
         self._attempts: dict[EpisodeKey, list[Attempt]] = {}
+        self._file = path.open("ab")
+        try:
+            self._file.truncate(self._read(path))
+        except InputError:
+            self._file.close()
+            raise
+
+    def _read(self, path: Path) -> int:
+        """Note the attempts there are; returns how many bytes of the file they take."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                f"another evaluation is writing to {path.parent}; wait for it, or choose another output folder"
+            ) from None
         good_bytes = 0
-        for line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
+        for line in path.read_bytes().splitlines(keepends=True):
             if not line.endswith(b"\n"):
                 break  # the line that was being written when the run was killed
             self._note(_parse(line, path))
             good_bytes += len(line)
-        self._file = path.open("ab")
-        self._file.truncate(good_bytes)
+        return good_bytes
+
+    @property
+    def empty(self) -> bool:
+        return not self._attempts
 
     def append(self, attempt: Attempt) -> None:
         self._file.write(json.dumps(asdict(attempt)).encode() + b"\n")

@@ -34,7 +34,8 @@ def run(
 
     policy: see `actors.load_actor`. Of `config` only workers, videos, step_timeout_s and max_attempts count here. An
     `out` that holds part of the same evaluation is continued. Raises InputError for a policy that cannot be loaded or
-    cannot act in these environments, and for an `out` that holds something else.
+    cannot act in these environments (nothing is left in `out` then), for an `out` that holds something else, and for
+    one that another process is writing to.
     """
     config = config or EvaluateConfig()
     _check_limits(config)
@@ -43,6 +44,10 @@ def run(
     try:
         _run_open_episodes(plan, policy, out, config, journal, on_attempt)
         finals = [journal.final(key, config.max_attempts) for key in plan.keys]
+    except InputError:
+        if journal.empty:
+            _unclaim(out)
+        raise
     finally:
         journal.close()
     lines = [episode_line(attempt) for attempt in finals if attempt is not None]
@@ -118,6 +123,14 @@ def _claim(out: Path, plan: EvaluationPlan, policy: str) -> None:
         raise InputError(f"{out} holds attempts without a plan; choose another output folder")
     write_atomically(policy_path, claim)
     plan.save(plan_path)
+
+
+def _unclaim(out: Path) -> None:
+    """Take back what `_claim` made: nothing was judged."""
+    for name in ("plan.json", "policy.json", "attempts.jsonl"):
+        (out / name).unlink(missing_ok=True)
+    if not any(out.iterdir()):
+        out.rmdir()
 
 
 def _check_limits(config: EvaluateConfig) -> None:

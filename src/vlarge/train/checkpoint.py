@@ -45,9 +45,9 @@ class Checkpoints:
         return final
 
     def last(self) -> Path | None:
-        """The newest complete checkpoint, or None."""
+        """The newest complete checkpoint, or None. Where somebody removed what `last` points to, the one before it."""
         link = self.folder / LAST
-        return link.resolve() if link.exists() else None
+        return link.resolve() if link.exists() else max(self._complete(), default=None)
 
     def _point_last_at(self, final: Path) -> None:
         link = self.folder / f".{LAST}"
@@ -56,9 +56,11 @@ class Checkpoints:
         link.replace(self.folder / LAST)
 
     def _prune(self) -> None:
-        kept = sorted(p for p in self.folder.iterdir() if p.name.isdigit())
-        for old in kept[: -self.keep_last] if self.keep_last else []:
+        for old in sorted(self._complete())[: -self.keep_last] if self.keep_last else []:
             shutil.rmtree(old)
+
+    def _complete(self) -> list[Path]:
+        return [path for path in self.folder.glob("*") if path.name.isdigit()]
 
 
 def save_state(folder: Path, state: dict[str, Any]) -> None:
@@ -74,11 +76,15 @@ def load_state(folder: Path, state: dict[str, Any]) -> None:
             dcp.load(state, checkpoint_id=folder, no_dist=True)
     except (dcp.CheckpointException, OSError, RuntimeError, ValueError) as error:
         raise InputError(
-            f"{folder} does not fit this run ({_first_line(error)}); resume with its own recipe"
+            f"{folder} does not fit this run ({_reason(error)}); resume with its own recipe or, if it is damaged,"
+            f" remove {folder.parent} and resume from the checkpoint before it"
         ) from error
 
 
-def _first_line(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
+    """One line; of torch's collected failures, the first."""
+    if isinstance(error, dcp.CheckpointException) and error.failures:
+        error = next(iter(error.failures.values()))[0]
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 

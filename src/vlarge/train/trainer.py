@@ -208,7 +208,10 @@ class Trainer:
         state = self._state()
         load_state(last / "training_state", state)
         if state["position"]["dataset"] != self.dataset.revision:
-            raise InputError(f"{self.dataset.root} has changed since {last} was saved; resuming would mix two datasets")
+            raise InputError(
+                f"{self.dataset.root} is another dataset than {last} was trained on, or has changed since;"
+                " resuming would mix the two"
+            )
         self.model.load_state_dict(state["model"])
         set_optimizer_state_dict(self.model, self.optimizer, state["optimizer"])
         self.ema.load(state["ema"])

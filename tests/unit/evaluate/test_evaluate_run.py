@@ -12,6 +12,7 @@ import pytest
 
 from vlarge.contracts import InputError
 from vlarge.evaluate.config import EvaluateConfig
+from vlarge.evaluate.journal import Journal
 from vlarge.evaluate.plan import EvaluationPlan, load_plan, make_plan
 from vlarge.evaluate.run import run
 from vlarge.sim.config import SimConfig
@@ -226,3 +227,23 @@ def test_edited_or_foreign_plan_file_is_refused(fake_sim):
 def test_plan_of_nonsense_is_refused(fake_sim, config):
     with pytest.raises(InputError):
         make_plan(config, SIM)
+
+
+def test_two_evaluations_do_not_share_a_folder(fake_sim):
+    plan = plan_of("fake/line")
+    Path("out").mkdir()
+    other = Journal(Path("out/attempts.jsonl"))
+    plan.save(Path("out/plan.json"))
+    Path("out/policy.json").write_text(json.dumps({"policy": "zero", "fingerprint": ""}) + "\n")
+    with pytest.raises(InputError, match="another evaluation is writing to out"):
+        run(plan, "zero", Path("out"), limits())
+    other.close()
+    assert run(plan, "zero", Path("out"), limits())["num_episodes"] == 4
+
+
+@pytest.mark.parametrize(("policy", "message"), [("no_policy", "config.json"), ("os:getcwd", "which is no policy")])
+def test_a_policy_that_cannot_act_leaves_nothing_behind(fake_sim, policy, message):
+    Path("no_policy").mkdir()
+    with pytest.raises(InputError, match=message):
+        run(plan_of("fake/line"), policy, Path("out"), limits())
+    assert not Path("out").exists()

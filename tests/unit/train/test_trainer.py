@@ -2,6 +2,7 @@
 
 import errno
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -92,8 +93,21 @@ def test_resume_needs_a_checkpoint_of_this_dataset_and_model(small: Recipe) -> N
     Trainer(small).save()
     with pytest.raises(InputError, match="has changed since"):
         Trainer(recipes.replace(small, "data.exclude_episodes", (1,)), resume=True)
-    with pytest.raises(InputError, match="does not fit this run"):
+    with pytest.raises(InputError, match=r"does not fit this run \(Size mismatch"):
         Trainer(recipes.replace(small, "model.image_size", 64), resume=True)
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_goes_on(small: Recipe, tmp_path: Path) -> None:
+    Trainer(small).save()
+    trainer = Trainer(small, resume=True)
+    trainer.step = 2
+    damaged = trainer.save()
+    for file in (damaged / "training_state").glob("*.distcp"):
+        file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(InputError, match=f"remove {damaged} and resume"):
+        Trainer(small, resume=True)
+    shutil.rmtree(damaged)
+    assert Trainer(small, resume=True).step == 0
 
 
 def test_a_full_disk_leaves_the_last_checkpoint(small: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
