@@ -1,8 +1,10 @@
 """The whole loop at its smallest, by the real command: every stage leaves what it promises."""
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from vlarge.evaluate.plan import load_plan
@@ -50,3 +52,22 @@ def test_the_loop_at_its_smallest(tmp_path: Path) -> None:
     again = demo(run)
     assert again.returncode == 2
     assert again.stderr.strip().endswith("is not empty: remove it, or choose another --run.dir")
+
+
+def test_interrupting_the_training_ends_the_loop(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    settings = [word for pair in (SMALLEST | {"--train.steps": "100000"}).items() for word in pair]
+    command = [sys.executable, "-m", "vlarge", "demo", "--seed", "107", "--run.dir", str(run), *settings]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 240
+        while not (run / "steps.jsonl").exists():
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    finally:
+        process.kill()
+        process.wait()
+    assert not (run / "eval").exists()

@@ -88,6 +88,8 @@ def run_demo(recipe: Recipe, say: Say = lambda line: None) -> dict[str, Any]:
         trainer = Trainer(recipe)
         untrained = trainer.save()
         trained = trainer.train()
+        if not trainer.finished:
+            raise KeyboardInterrupt  # the trainer saved and left; nobody waits for a verdict on half a training
     plan = make_plan(recipe.evaluate, recipe.sim)
     with clock.stage("baseline", f"the untrained policy, {len(plan.keys)} episodes"):
         _judge(plan, untrained, recipe, videos=0)
