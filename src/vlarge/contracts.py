@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -29,8 +31,29 @@ class InputError(ValueError):
 
 
 def setting(default: Any, *, least: float | None = None, below: float | None = None, above: float | None = None) -> Any:
-    """A field of a configuration with its range: `least` <= value < `below`, value > `above`. `recipe` checks it."""
+    """A field of a configuration with its range: `least` <= value < `below`, value > `above`. See `check_range`."""
     return field(default=default, metadata={"least": least, "below": below, "above": above})
+
+
+def check_ranges(table: str, config: Any) -> None:
+    """Raise InputError for the first setting of a config that is out of its range."""
+    for item in fields(config):
+        check_range(f"{table}.{item.name}", getattr(config, item.name), item.metadata)
+
+
+def check_range(name: str, value: object, bounds: Mapping[str, Any]) -> None:
+    """Raise InputError if a number, or one in a tuple, is not finite or outside the bounds of its `setting`."""
+    for number in value if isinstance(value, tuple) else (value,):
+        if not isinstance(number, int | float) or isinstance(number, bool):
+            continue
+        if not math.isfinite(number):
+            raise InputError(f"{name} is {number}; it must be finite")
+        for bound, words, holds in (
+            ("least", "at least", operator.ge), ("above", "above", operator.gt), ("below", "below", operator.lt),
+        ):  # fmt: skip
+            limit = bounds.get(bound)
+            if limit is not None and not holds(number, limit):
+                raise InputError(f"{name} is {number}; it must be {words} {limit}")
 
 
 class SampleId(NamedTuple):

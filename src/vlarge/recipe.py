@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import math
-import operator
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -18,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-from vlarge.contracts import InputError
+from vlarge.contracts import InputError, check_range
 from vlarge.data.config import DataConfig
 from vlarge.evaluate.config import EvaluateConfig
 from vlarge.loop.config import LoopConfig, RecordConfig
@@ -120,23 +118,9 @@ def _set(recipe: Recipe, key: str, value: object, where: str, convert: Callable[
         checked = convert(kind, value)
     except ValueError:
         raise InputError(f"{where}{key} must be {_describe(kind)}, got {_toml(value)}") from None
-    _check_range(recipe, table, name, checked, where)
-    return replace_fields(recipe, **{table: replace_fields(getattr(recipe, table), **{name: checked})})
-
-
-def _check_range(recipe: Recipe, table: str, name: str, value: object, where: str) -> None:
-    bounds = next(item.metadata for item in fields(getattr(recipe, table)) if item.name == name)
-    for number in value if isinstance(value, tuple) else (value,):
-        if not isinstance(number, int | float) or isinstance(number, bool):
-            continue
-        if not math.isfinite(number):
-            raise InputError(f"{where}{table}.{name} is {number}; it must be finite")
-        for bound, words, holds in (
-            ("least", "at least", operator.ge), ("above", "above", operator.gt), ("below", "below", operator.lt),
-        ):  # fmt: skip
-            limit = bounds.get(bound)
-            if limit is not None and not holds(number, limit):
-                raise InputError(f"{where}{table}.{name} is {number}; it must be {words} {limit}")
+    config = getattr(recipe, table)
+    check_range(f"{where}{key}", checked, next(item.metadata for item in fields(config) if item.name == name))
+    return replace_fields(recipe, **{table: replace_fields(config, **{name: checked})})
 
 
 def _check_table(name: str, where: str) -> None:

@@ -143,7 +143,7 @@ def test_replace_changes_one_setting_and_is_strict() -> None:
         ("data.decode_threads", "0", "at least 1"),
         ("model.image_size", "100000", "below 2049"),
         ("model.action_horizon", "-1", "at least 0"),
-        ("evaluate.alpha", "2", "below 1"),
+        ("evaluate.alpha", "0.5", "below 0.5"),
         ("record.noise_hold_steps", "0", "at least 1"),
     ],
 )

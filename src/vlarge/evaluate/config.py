@@ -23,4 +23,4 @@ class EvaluateConfig:
     videos: int = setting(1, least=0)
     step_timeout_s: float = setting(60.0, above=0)
     max_attempts: int = setting(2, least=1)
-    alpha: float = setting(0.05, above=0, below=1)
+    alpha: float = setting(0.05, above=0, below=0.5)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from vlarge.contracts import EnvSpec, EpisodeKey, InputError
+from vlarge.contracts import EnvSpec, EpisodeKey, InputError, check_ranges
 from vlarge.evaluate.config import EvaluateConfig
 from vlarge.sim.config import SimConfig
 
@@ -58,10 +58,9 @@ def make_plan(config: EvaluateConfig, sim: SimConfig, *, first_init_id: int = 0)
         raise InputError("evaluate.tasks is empty: name at least one task, for instance metaworld/reach-v3")
     if len(set(config.tasks)) != len(config.tasks):
         raise InputError(f"evaluate.tasks names a task twice: {', '.join(config.tasks)}")
-    if config.episodes < 1:
-        raise InputError(f"evaluate.episodes is {config.episodes}; at least one episode per task is needed")
-    if config.replan < 0 or config.seed < 0 or first_init_id < 0:
-        raise InputError("evaluate.replan, evaluate.seed and the first init id must not be negative")
+    check_ranges("evaluate", config)
+    if first_init_id < 0:
+        raise InputError(f"the first init id is {first_init_id}; it must not be negative")
     specs = {}
     for task in config.tasks:
         env = make_env(task, sim)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from vlarge.contracts import EpisodeKey, InputError
+from vlarge.contracts import EpisodeKey, InputError, check_ranges
 from vlarge.evaluate.actors import fingerprint
 from vlarge.evaluate.config import EvaluateConfig
 from vlarge.evaluate.episode import INFRA_ERROR, EpisodeResult
@@ -38,7 +38,7 @@ def run(
     one that another process is writing to.
     """
     config = config or EvaluateConfig()
-    _check_limits(config)
+    check_ranges("evaluate", config)
     _claim(out, plan, policy)
     journal = Journal(out / "attempts.jsonl")
     try:
@@ -131,11 +131,3 @@ def _unclaim(out: Path) -> None:
         (out / name).unlink(missing_ok=True)
     if not any(out.iterdir()):
         out.rmdir()
-
-
-def _check_limits(config: EvaluateConfig) -> None:
-    for name in ("workers", "max_attempts", "step_timeout_s"):
-        if getattr(config, name) <= 0:
-            raise InputError(f"evaluate.{name} is {getattr(config, name)}; it must be above 0")
-    if config.videos < 0:
-        raise InputError(f"evaluate.videos is {config.videos}; it must not be negative")

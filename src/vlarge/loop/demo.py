@@ -23,6 +23,7 @@ from vlarge.loop.record import record
 from vlarge.loop.report import write_report
 from vlarge.policy.files import write_json
 from vlarge.recipe import Recipe
+from vlarge.train.run_dir import check_no_file
 from vlarge.train.trainer import Trainer
 
 FIRST_RECORDED = 10_000
@@ -74,8 +75,7 @@ def demo_recipe(recipe: Recipe, *, seed: int, run_dir: Path) -> Recipe:
 def run_demo(recipe: Recipe, say: Say = lambda line: None) -> dict[str, Any]:
     """Run the loop; returns what demo.json holds. Raises InputError if the run directory is in use."""
     run_dir = Path(recipe.run.dir)
-    if run_dir.is_file():
-        raise InputError(f"{run_dir} is a file; choose a folder as --run.dir")
+    check_no_file(run_dir)
     if run_dir.exists() and any(run_dir.iterdir()):
         raise InputError(f"{run_dir} is not empty: remove it, or choose another --run.dir")
     clock = _StageClock(say)

@@ -27,10 +27,15 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def check_vacant(folder: Path) -> None:
-    """Raise InputError if `folder` already holds a run, or is a file."""
+def check_no_file(folder: Path) -> None:
+    """Raise InputError if `folder` is a file."""
     if folder.is_file():
         raise InputError(f"{folder} is a file; choose a folder as --run.dir")
+
+
+def check_vacant(folder: Path) -> None:
+    """Raise InputError if `folder` already holds a run, or is a file."""
+    check_no_file(folder)
     if (folder / "steps.jsonl").exists() or (folder / "checkpoints").exists():
         raise InputError(f"{folder} already holds a run: continue it with --resume, or choose another --run.dir")
 

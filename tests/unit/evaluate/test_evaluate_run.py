@@ -247,3 +247,24 @@ def test_a_policy_that_cannot_act_leaves_nothing_behind(fake_sim, policy, messag
     with pytest.raises(InputError, match=message):
         run(plan_of("fake/line"), policy, Path("out"), limits())
     assert not Path("out").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"workers": 0}, "evaluate.workers is 0; it must be at least 1"),
+        ({"videos": -1}, "evaluate.videos is -1; it must be at least 0"),
+        ({"step_timeout_s": 0.0}, "evaluate.step_timeout_s is 0.0; it must be above 0"),
+        ({"max_attempts": 0}, "evaluate.max_attempts is 0; it must be at least 1"),
+    ],
+)
+def test_settings_out_of_range_are_refused_whoever_calls(fake_sim, settings, message):
+    with pytest.raises(InputError, match=message):
+        run(plan_of("fake/line"), "zero", Path("out"), limits(**settings))
+    assert not Path("out").exists()
+
+
+@pytest.mark.parametrize("settings", [{"episodes": 0}, {"replan": -1}, {"seed": -1}])
+def test_plans_out_of_range_are_refused_whoever_calls(fake_sim, settings):
+    with pytest.raises(InputError, match=r"evaluate\.\w+ is (0|-1); it must be at least"):
+        plan_of("fake/line", **settings)

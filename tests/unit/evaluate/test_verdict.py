@@ -91,3 +91,11 @@ def test_unfinished_or_empty_results_are_refused(fake_sim):
         gate(baseline, candidate)
     with pytest.raises(InputError, match="no finished evaluation"):
         gate(Path("absent"), baseline)
+
+
+@pytest.mark.parametrize("content", ['{"policy": ', "[]", "{}", "\xff"])
+def test_a_damaged_summary_is_named(fake_sim, content):
+    folders = result("baseline", "0000"), result("candidate", "1111")
+    Path("candidate/summary.json").write_text(content, encoding="latin-1")
+    with pytest.raises(InputError, match=r"candidate/summary\.json cannot be read as an evaluation's summary"):
+        gate(*folders)

@@ -1,6 +1,11 @@
-"""How the demo shares out its time."""
+"""How the demo shares out its time, and what it begins with."""
 
-from vlarge.loop.demo import MIN_TRAINING_S, demo_recipe, fit_training, shipped_recipe
+from pathlib import Path
+
+import pytest
+
+from vlarge.contracts import InputError
+from vlarge.loop.demo import MIN_TRAINING_S, demo_recipe, fit_training, run_demo, shipped_recipe
 
 FRAMES = 9_900
 
@@ -31,3 +36,8 @@ def test_without_a_limit_training_keeps_its_own():
 def test_the_seed_decides_everything_random(tmp_path):
     recipe = demo_recipe(shipped_recipe({}), seed=7, run_dir=tmp_path)
     assert (recipe.run.seed, recipe.evaluate.seed, recipe.data.path) == (7, 7, str(tmp_path / "data"))
+
+
+def test_a_file_is_no_run_directory():
+    with pytest.raises(InputError, match="is a file; choose a folder"):
+        run_demo(demo_recipe(shipped_recipe({}), seed=7, run_dir=Path(__file__)))

@@ -1,5 +1,7 @@
 """A checkpoint acts: raw chunks, keyed noise, strict loading, and a spec that it checks."""
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -130,3 +132,20 @@ def test_the_queue_hands_out_some_of_a_chunk_or_all() -> None:
     for _ in range(3):
         whole.next()
     assert whole.empty
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("config.json", {"type": None}, "not written by vlarge"),
+        ("policy_preprocessor.json", {"cameras": 3}, "preparation is damaged"),
+        ("policy_preprocessor.json", {"tokenizer": None}, "preparation is damaged"),
+    ],
+)
+def test_damaged_metadata_is_named(checkpoint: Path, tmp_path: Path, file: str, change: dict, message: str) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(checkpoint, copy)
+    path = copy / "checkpoints" / "last" / "pretrained_model" / file
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(InputError, match=message):
+        load_policy(copy)

@@ -174,3 +174,24 @@ def test_a_time_budget_fixes_the_steps_when_the_warm_up_ends(small: Recipe, tmp_
     stored = recipes.load([tmp_path / "run" / "recipe.toml"])
     assert (stored.train.steps, stored.train.max_time_s) == (4, 0.0)
     assert Trainer(recipe, resume=True).finished
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("run.dir", "", "run.dir is empty"),
+        ("run.dir", __file__, "is a file"),
+        ("train.device", "tpu", "'tpu'; use 'auto'"),
+        ("train.device", "meta", "'meta'; use 'auto'"),
+        ("train.dtype", "int8", "'int8'; use 'auto'"),
+    ],
+)
+def test_a_run_that_cannot_be_is_refused_before_it_begins(small: Recipe, key: str, value: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Trainer(recipes.replace(small, key, value))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_gpu_that_is_not_there_is_named(small: Recipe) -> None:
+    with pytest.raises(InputError, match="torch sees no GPU here"):
+        Trainer(recipes.replace(small, "train.device", "cuda"))

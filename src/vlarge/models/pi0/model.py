@@ -112,9 +112,8 @@ class ExpertLayer(nn.Module):
 
 def ordinal_curve(n: int, width: int) -> Tensor:
     """Sines and cosines [n, width] of n ascending values, from a quarter turn to 32 turns; rows of unit length."""
-    turns = 0.25 * 128.0 ** torch.linspace(0, 1, width // 2)
-    angles = 2 * torch.pi * torch.linspace(0, 1, n)[:, None] * turns
-    return torch.cat((angles.sin(), angles.cos()), 1) * (2 / width) ** 0.5
+    places = torch.linspace(0, 1, n)
+    return time_features(places, width, min_period=4.0, max_period=1 / 32) * (2 / width) ** 0.5
 
 
 def vision_config(c: Pi0Config) -> VisionConfig:
