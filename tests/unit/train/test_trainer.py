@@ -75,6 +75,28 @@ def test_loss_falls_and_the_step_line_is_complete(small: Recipe, tmp_path: Path)
     assert stored == recipes.replace(recipe, "train.save_every", 0)
 
 
+def test_the_published_weights_are_the_running_average(small: Recipe, tmp_path: Path) -> None:
+    trainer = Trainer(small)
+    average = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    update, num_updates = trainer.ema.update, 0
+
+    def follow(model: torch.nn.Module, step: int) -> None:
+        nonlocal num_updates
+        update(model, step)
+        keep = (1 + num_updates) / (10 + num_updates)
+        num_updates += 1
+        for name, value in model.state_dict().items():
+            average[name] = keep * average[name] + (1 - keep) * value
+
+    trainer.ema.update = follow  # type: ignore[method-assign]
+    trainer.train()
+    folder = tmp_path / "run" / "checkpoints" / "last" / "pretrained_model"
+    published = read_policy(folder).build(torch.device("cpu")).state_dict()
+    assert num_updates == 8
+    assert all(torch.allclose(published[name], average[name], atol=1e-6) for name in published)
+    assert not all(torch.allclose(published[name], value) for name, value in trainer.model.state_dict().items())
+
+
 def test_a_run_directory_is_not_overwritten(small: Recipe) -> None:
     Trainer(small).save()
     with pytest.raises(InputError, match="already holds a run: continue it with --resume"):
