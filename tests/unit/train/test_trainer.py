@@ -198,6 +198,18 @@ def test_a_time_budget_fixes_the_steps_when_the_warm_up_ends(small: Recipe, tmp_
     assert Trainer(recipe, resume=True).finished
 
 
+def test_the_pace_is_that_of_the_quickest_quarter(small: Recipe) -> None:
+    recipe = small
+    for key, value in (("train.steps", 1000), ("train.warmup_steps", 8), ("train.max_time_s", 20.0)):
+        recipe = recipes.replace(recipe, key, value)
+    trainer = Trainer(recipe)
+    trainer.run_dir.mkdir()
+    for step, step_s in enumerate([9.0, 5.0, 1.0, 5.0, 1.0, 2.0, 5.0, 5.0], 1):
+        trainer.step = step
+        trainer._fit_steps(step_s)
+    assert trainer.recipe.train.steps == 20 / 2
+
+
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
