@@ -61,7 +61,8 @@ def test_interrupting_the_training_ends_the_loop(tmp_path: Path) -> None:
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 240
-        while not (run / "steps.jsonl").exists():
+        steps = run / "steps.jsonl"
+        while not (steps.exists() and steps.read_text()):  # a line: the training is under way
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.1)

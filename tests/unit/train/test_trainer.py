@@ -97,6 +97,14 @@ def test_the_published_weights_are_the_running_average(small: Recipe, tmp_path: 
     assert not all(torch.allclose(published[name], value) for name, value in trainer.model.state_dict().items())
 
 
+def test_numbers_of_the_state_start_in_order(small: Recipe) -> None:
+    trainer = Trainer(small)
+    ids = torch.from_numpy(trainer.plan.preparation.tokenizer.ordered_ids[0])
+    rows = trainer.model.embed.weight[ids].detach()
+    near, far = (torch.nn.functional.cosine_similarity(rows[:-n], rows[n:]).mean() for n in (1, 120))
+    assert near > far + 0.2
+
+
 def test_a_run_directory_is_not_overwritten(small: Recipe) -> None:
     Trainer(small).save()
     with pytest.raises(InputError, match="already holds a run: continue it with --resume"):
