@@ -1,4 +1,4 @@
-"""The console script `vlarge VERB …`: a verb is a file in this folder with a `HELP` line and `run(argv) -> exit code`.
+"""The console script `vlarge VERB …`: a verb is a file or folder here with a `HELP` line and `run(argv) -> exit code`.
 
 Only the verb that runs is imported, and a user's mistake ends in one line, never in a traceback.
 Exit codes: 0 good, 1 the answer is no, 2 bad input or usage, 3 undecided, 130 interrupted.
@@ -34,7 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def verbs() -> dict[str, str]:
     """Every verb with its one-line help, read without importing it."""
-    found = {path.stem: _help_line(path) for path in sorted(Path(__file__).parent.glob("*.py"))}
+    here = Path(__file__).parent
+    files = {path.stem: path for path in here.glob("*.py")} | {p.parent.name: p for p in here.glob("*/__init__.py")}
+    found = {verb: _help_line(path) for verb, path in sorted(files.items())}
     return {verb: line for verb, line in found.items() if line}
 
 
