@@ -16,7 +16,7 @@ import numpy as np
 from vlarge.contracts import InputError
 from vlarge.data import hub
 from vlarge.data.check import Fault
-from vlarge.data.config import DataConfig
+from vlarge.data.config import Source
 from vlarge.data.formats import lerobot
 from vlarge.data.formats.lerobot_reader import LeRobotReader
 from vlarge.data.manifest import Camera, Episode, EpisodeTable, Manifest
@@ -32,7 +32,7 @@ class Dataset:
     cameras: every declared one; `camera_keys`: those that are used, in the dataset's order.
     """
 
-    def __init__(self, root: Path, manifest: Manifest, config: DataConfig) -> None:
+    def __init__(self, root: Path, manifest: Manifest, config: Source) -> None:
         self.root = root
         self.format: str = manifest.format
         self.fps: float = manifest.fps
@@ -107,7 +107,7 @@ class Dataset:
         return digest.hexdigest()[:16]
 
 
-def open_dataset(config: DataConfig) -> Dataset:
+def open_dataset(config: Source) -> Dataset:
     """Open the dataset that a recipe's [data] table names, checking every file it has.
 
     Raises InputError in one line: no such path, not a dataset, metadata that cannot be read, a feature or camera that

@@ -12,7 +12,7 @@ import pytest
 
 from vlarge.contracts import InputError
 from vlarge.data.cache import ByteCache
-from vlarge.data.config import DataConfig
+from vlarge.data.config import Source
 from vlarge.data.index import open_dataset, summary
 from vlarge.data.mp4 import read_video_file
 
@@ -31,9 +31,9 @@ def root(make_datasets: ModuleType, tmp_path_factory: pytest.TempPathFactory) ->
 
 def test_no_such_path_and_no_dataset(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not exist"):
-        open_dataset(DataConfig(path=str(tmp_path / "nothing")))
+        open_dataset(Source(path=str(tmp_path / "nothing")))
     with pytest.raises(InputError, match=r"not a dataset: it has no meta/info\.json"):
-        open_dataset(DataConfig(path=str(tmp_path)))
+        open_dataset(Source(path=str(tmp_path)))
 
 
 @pytest.mark.parametrize(
@@ -47,20 +47,20 @@ def test_no_such_path_and_no_dataset(tmp_path: Path) -> None:
 )
 def test_what_the_dataset_does_not_have_is_named(changes: dict[str, tuple[str]], message: str, root: Path) -> None:
     with pytest.raises(InputError, match=message) as caught:
-        open_dataset(DataConfig(path=str(root), **changes))
+        open_dataset(Source(path=str(root), **changes))
     assert "\n" not in str(caught.value)
 
 
 def test_a_camera_without_files_cannot_be_asked_for(root: Path, tmp_path: Path) -> None:
     shutil.copytree(root, tmp_path / "set")
     shutil.rmtree(tmp_path / "set/videos" / WRIST)
-    assert open_dataset(DataConfig(path=str(tmp_path / "set"))).camera_keys == (TOP,)
+    assert open_dataset(Source(path=str(tmp_path / "set"))).camera_keys == (TOP,)
     with pytest.raises(InputError, match="has no files"):
-        open_dataset(DataConfig(path=str(tmp_path / "set"), cameras=(TOP, WRIST)))
+        open_dataset(Source(path=str(tmp_path / "set"), cameras=(TOP, WRIST)))
 
 
 def test_one_camera_is_used_when_one_is_named(root: Path, make_datasets: ModuleType) -> None:
-    dataset = open_dataset(DataConfig(path=str(root), cameras=(WRIST,)))
+    dataset = open_dataset(Source(path=str(root), cameras=(WRIST,)))
     assert dataset.camera_keys == (WRIST,)
     assert dataset.cameras[TOP].present
     image = dataset.read_frames(dataset.episodes[2], WRIST, [5])[0]
@@ -68,13 +68,13 @@ def test_one_camera_is_used_when_one_is_named(root: Path, make_datasets: ModuleT
 
 
 def test_excluded_episodes_keep_the_others_numbers(root: Path) -> None:
-    dataset = open_dataset(DataConfig(path=str(root), exclude_episodes=(1,)))
+    dataset = open_dataset(Source(path=str(root), exclude_episodes=(1,)))
     assert [e.index for e in dataset.episodes] == [0, 2, 3]
     assert dataset.read_table(dataset.episodes[1]).state_TA[0, 0] == 2
 
 
 def test_summary_is_what_data_info_prints(root: Path, make_datasets: ModuleType) -> None:
-    dataset = open_dataset(DataConfig(path=str(root)))
+    dataset = open_dataset(Source(path=str(root)))
     info = json.loads(json.dumps(summary(dataset)))
     assert info["format"] == "lerobot-v3.0"
     assert (info["num_episodes"], info["num_frames"], info["fps"]) == (4, dataset.num_frames, 10.0)
@@ -87,14 +87,14 @@ def test_summary_is_what_data_info_prints(root: Path, make_datasets: ModuleType)
 
 
 def test_frames_are_resized_as_they_are_decoded(root: Path) -> None:
-    dataset = open_dataset(DataConfig(path=str(root)))
+    dataset = open_dataset(Source(path=str(root)))
     assert dataset.read_frames(dataset.episodes[0], TOP, [0, 3]).shape == (2, 48, 64, 3)
     assert dataset.read_frames(dataset.episodes[0], TOP, [0, 3], size=32).shape == (2, 32, 32, 3)
     assert dataset.read_frames(dataset.episodes[0], TOP, [], size=32).shape == (0, 32, 32, 3)
 
 
 def test_only_ascending_frames_of_the_episode_are_read(root: Path) -> None:
-    dataset = open_dataset(DataConfig(path=str(root)))
+    dataset = open_dataset(Source(path=str(root)))
     episode = dataset.episodes[0]
     with pytest.raises(ValueError, match="ascend"):
         dataset.read_frames(episode, TOP, [3, 3])
@@ -104,7 +104,7 @@ def test_only_ascending_frames_of_the_episode_are_read(root: Path) -> None:
 
 def test_a_file_damaged_after_opening_is_named(root: Path, tmp_path: Path) -> None:
     shutil.copytree(root, tmp_path / "set")
-    dataset = open_dataset(DataConfig(path=str(tmp_path / "set")))
+    dataset = open_dataset(Source(path=str(tmp_path / "set")))
     part = dataset.episodes[1].videos[TOP]
     video = tmp_path / "set" / part.file
     data, table = bytearray(video.read_bytes()), read_video_file(video)
@@ -116,7 +116,7 @@ def test_a_file_damaged_after_opening_is_named(root: Path, tmp_path: Path) -> No
 
 
 def test_threads_may_share_a_dataset(root: Path, make_datasets: ModuleType) -> None:
-    dataset = open_dataset(DataConfig(path=str(root)))
+    dataset = open_dataset(Source(path=str(root)))
 
     def identities(i: int) -> set[tuple[int, int, int]]:
         episode = dataset.episodes[i % 4]
@@ -131,12 +131,12 @@ def test_threads_may_share_a_dataset(root: Path, make_datasets: ModuleType) -> N
 
 def test_the_revision_is_the_contents_and_the_choice(root: Path, tmp_path: Path) -> None:
     shutil.copytree(root, tmp_path / "set")
-    first = open_dataset(DataConfig(path=str(root))).revision
-    assert open_dataset(DataConfig(path=str(tmp_path / "set"))).revision == first  # a copy is the same dataset
-    assert open_dataset(DataConfig(path=str(root), exclude_episodes=(3,))).revision != first
+    first = open_dataset(Source(path=str(root))).revision
+    assert open_dataset(Source(path=str(tmp_path / "set"))).revision == first  # a copy is the same dataset
+    assert open_dataset(Source(path=str(root), exclude_episodes=(3,))).revision != first
     info = tmp_path / "set/meta/info.json"
     info.write_text(info.read_text().replace("bot", "arm") + " ")
-    assert open_dataset(DataConfig(path=str(tmp_path / "set"))).revision != first
+    assert open_dataset(Source(path=str(tmp_path / "set"))).revision != first
 
 
 class _Blob:

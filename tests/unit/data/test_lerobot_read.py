@@ -12,7 +12,7 @@ import pytest
 
 from vlarge.contracts import InputError
 from vlarge.data.check import FaultLog, Refused, require_trainable
-from vlarge.data.config import DataConfig
+from vlarge.data.config import Source
 from vlarge.data.formats.lerobot_metadata import fill
 from vlarge.data.index import Dataset, open_dataset
 
@@ -52,7 +52,7 @@ def test_every_frame_is_right(version: str, images: bool, make_datasets: ModuleT
         images=images,
     )
     make_datasets.make(tmp_path / "set", spec)
-    dataset = open_dataset(DataConfig(path=str(tmp_path / "set")))
+    dataset = open_dataset(Source(path=str(tmp_path / "set")))
     assert dataset.format == f"lerobot-{version}"
     assert dataset.faults == ()
     assert [e.length for e in dataset.episodes] == spec.lengths()
@@ -112,7 +112,7 @@ EXPECTED: dict[str, tuple[list[int], list[tuple[str, str, list[int | None]]]]] =
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_fault_costs_only_what_it_must(name: str, faults: Path, make_datasets: ModuleType) -> None:
     episodes, expected = EXPECTED[name]
-    dataset = open_dataset(DataConfig(path=str(faults / name)))
+    dataset = open_dataset(Source(path=str(faults / name)))
     assert [e.index for e in dataset.episodes] == episodes
     found = [(f.kind, f.action, f.episode) for f in dataset.faults]
     assert sorted(found, key=str) == sorted(((k, a, e) for k, a, numbers in expected for e in numbers), key=str)
@@ -131,7 +131,7 @@ def test_a_fault_costs_only_what_it_must(name: str, faults: Path, make_datasets:
 )
 def test_what_cannot_be_opened_is_refused_in_one_line(name: str, kind: str, message: str, faults: Path) -> None:
     with pytest.raises(Refused, match=message) as caught:
-        open_dataset(DataConfig(path=str(faults / name)))
+        open_dataset(Source(path=str(faults / name)))
     assert caught.value.fault.kind == kind
     assert caught.value.fault.action == "refuse"
     assert "\n" not in str(caught.value)
@@ -139,21 +139,21 @@ def test_what_cannot_be_opened_is_refused_in_one_line(name: str, kind: str, mess
 
 def test_nan_actions_stop_training_until_left_out(faults: Path) -> None:
     with pytest.raises(InputError, match=r"nan_actions: episode 1.*first frame 3.*--data.exclude_episodes 1,2$"):
-        require_trainable(open_dataset(DataConfig(path=str(faults / "nan_actions"))))
-    without = open_dataset(DataConfig(path=str(faults / "nan_actions"), exclude_episodes=(1, 2)))
+        require_trainable(open_dataset(Source(path=str(faults / "nan_actions"))))
+    without = open_dataset(Source(path=str(faults / "nan_actions"), exclude_episodes=(1, 2)))
     assert without.faults == ()
     require_trainable(without)
 
 
 def test_a_dataset_without_episodes_opens_and_does_not_train(faults: Path) -> None:
-    dataset = open_dataset(DataConfig(path=str(faults / "empty_dataset")))
+    dataset = open_dataset(Source(path=str(faults / "empty_dataset")))
     assert (dataset.num_frames, dataset.tasks, dataset.episodes) == (0, [], ())
     with pytest.raises(InputError, match="no episode to train on"):
         require_trainable(dataset)
 
 
 def test_an_excluded_neighbour_still_shows_where_an_episode_belongs(faults: Path) -> None:
-    config = DataConfig(path=str(faults / "wrong_from_timestamp"), exclude_episodes=(0,))
+    config = Source(path=str(faults / "wrong_from_timestamp"), exclude_episodes=(0,))
     dataset = open_dataset(config)
     assert [e.index for e in dataset.episodes] == [2, 3, 4, 5]
 
@@ -196,7 +196,7 @@ def copy(source: Path, target: Path, **changes: object) -> Path:
 )
 def test_bad_metadata_is_refused(changes: dict[str, object], small: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(Refused, match=r"meta/info\.json") as caught:
-        open_dataset(DataConfig(path=str(copy(small["v3.0"], tmp_path / "set", **changes))))
+        open_dataset(Source(path=str(copy(small["v3.0"], tmp_path / "set", **changes))))
     assert "\n" not in str(caught.value)
 
 
@@ -214,7 +214,7 @@ def test_a_row_of_a_jsonl_file_must_be_whole(small: dict[str, Path], tmp_path: P
     root = copy(small["v2.1"], tmp_path / "set")
     (root / "meta/episodes.jsonl").write_text('{"episode_index": 0, "length": "7"}\n')
     with pytest.raises(Refused, match=r"episodes\.jsonl: line 1: 'length'"):
-        open_dataset(DataConfig(path=str(root)))
+        open_dataset(Source(path=str(root)))
 
 
 def test_an_episode_listed_twice_is_refused(small: dict[str, Path], tmp_path: Path) -> None:
@@ -222,11 +222,11 @@ def test_an_episode_listed_twice_is_refused(small: dict[str, Path], tmp_path: Pa
     path = root / "meta/episodes.jsonl"
     path.write_text(path.read_text() + path.read_text().splitlines()[1] + "\n")
     with pytest.raises(Refused, match="episode 1 is listed twice"):
-        open_dataset(DataConfig(path=str(root)))
+        open_dataset(Source(path=str(root)))
 
 
 def test_fewer_listed_episodes_than_promised_are_reported(small: dict[str, Path], tmp_path: Path) -> None:
-    dataset = open_dataset(DataConfig(path=str(copy(small["v3.0"], tmp_path / "set", total_episodes=9))))
+    dataset = open_dataset(Source(path=str(copy(small["v3.0"], tmp_path / "set", total_episodes=9))))
     assert [f.kind for f in dataset.faults] == ["wrong_totals"]
 
 
@@ -247,7 +247,7 @@ def test_a_v3_video_that_skips_a_frame_is_not_guessed_at(
             if i != 4:
                 out.mux(stream.encode(frame))
         out.mux(stream.encode())
-    dataset = open_dataset(DataConfig(path=str(root)))
+    dataset = open_dataset(Source(path=str(root)))
     first = dataset.faults[0]
     assert (first.kind, first.episode) == ("irregular_video", 0)
     assert wrong_frames(dataset, make_datasets) == []
@@ -259,7 +259,7 @@ def test_rows_that_name_no_known_task_fall_back_on_the_only_one(small: dict[str,
     lines = [json.loads(line) for line in (root / "meta/episodes.jsonl").read_text().splitlines()]
     lines[0]["tasks"], lines[1]["tasks"] = ["only one"], ["one", "two"]
     (root / "meta/episodes.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    dataset = open_dataset(DataConfig(path=str(root)))
+    dataset = open_dataset(Source(path=str(root)))
     assert dataset.read_table(dataset.episodes[0]).tasks == ["only one"] * dataset.episodes[0].length
     assert [(f.kind, f.episode) for f in dataset.faults] == [("unknown_task", 1)]
 
@@ -273,7 +273,7 @@ def test_an_episode_loses_its_place_only_once() -> None:
 
 
 def test_nvidias_demo_dataset(shared: Path) -> None:
-    dataset = open_dataset(DataConfig(path=str(shared / "data/gr00t_pick_n_place")))
+    dataset = open_dataset(Source(path=str(shared / "data/gr00t_pick_n_place")))
     assert [(e.index, e.length) for e in dataset.episodes] == [(0, 416), (1, 470), (2, 470), (3, 412), (4, 328)]
     assert dataset.num_frames == 2096
     assert dataset.camera_keys == ("observation.images.ego_view",)
@@ -292,7 +292,7 @@ def test_nvidias_demo_dataset(shared: Path) -> None:
 
 
 def test_a_partial_download_names_each_missing_episode(shared: Path) -> None:
-    dataset = open_dataset(DataConfig(path=str(shared / "data/g1_partial")))
+    dataset = open_dataset(Source(path=str(shared / "data/g1_partial")))
     assert [(e.index, e.length) for e in dataset.episodes] == [(10, 290), (29, 221), (82, 260)]
     missing = [f.episode for f in dataset.faults]
     assert missing == [n for n in range(100) if n not in (10, 29, 82)]

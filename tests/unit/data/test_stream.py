@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vlarge.contracts import InputError, PackedBatch
-from vlarge.data.config import DataConfig
+from vlarge.data.config import Source
 from vlarge.data.index import Dataset, open_dataset
 from vlarge.data.manifest import Episode, EpisodeTable
 from vlarge.data.order import Order
@@ -68,7 +68,7 @@ def test_every_frame_through_the_stream_is_right(
         version, episodes=4, length="14:22", codec=codec, gop=gop, video_episodes="2,3", data_episodes=2
     )
     make_datasets.make(tmp_path / "set", spec)
-    dataset = open_dataset(DataConfig(path=str(tmp_path / "set")))
+    dataset = open_dataset(Source(path=str(tmp_path / "set")))
     if version == "v3.0":
         assert [len({e.videos[k].file for e in dataset.episodes}) for k in dataset.camera_keys] == [2, 2]
     prepared, batch_size = preparation(dataset), 7
@@ -107,7 +107,7 @@ def dataset(make_datasets: ModuleType, tmp_path_factory: pytest.TempPathFactory)
     path = tmp_path_factory.mktemp("stream") / "set"
     spec = make_datasets.Spec("v3.0", episodes=5, length="20:30", size="48x64", codec="h264", gop=15, fps=10)
     make_datasets.make(path, spec)
-    return open_dataset(DataConfig(path=str(path)))
+    return open_dataset(Source(path=str(path)))
 
 
 def test_a_dataset_that_fits_into_the_window_is_decoded_once_for_all_epochs(dataset: Dataset) -> None:

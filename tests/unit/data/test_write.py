@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from vlarge.contracts import InputError
-from vlarge.data.config import DataConfig
+from vlarge.data.config import Source
 from vlarge.data.formats import series
 from vlarge.data.formats.write import LeRobotWriter
 from vlarge.data.index import open_dataset
@@ -176,7 +176,7 @@ def test_lerobot_reads_the_same_pixels(
 def test_our_reader_reads_what_lerobot_reads(
     lerobot_items: dict[str, np.ndarray], episodes: list[Episode], root: Path, key: str
 ) -> None:
-    dataset = open_dataset(DataConfig(path=str(root)))
+    dataset = open_dataset(Source(path=str(root)))
     assert (dataset.faults, dataset.num_frames, dataset.tasks) == ((), sum(LENGTHS), list(TASKS))
     frames = [dataset.read_frames(e, key, list(range(e.length)), None) for e in dataset.episodes]
     np.testing.assert_array_equal(np.concatenate(frames), lerobot_items[key].transpose(0, 2, 3, 1))

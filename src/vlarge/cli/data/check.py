@@ -48,11 +48,11 @@ def check(arguments: Check) -> int:
 def _faults(path: str) -> tuple[int, tuple[Fault, ...]]:
     """How many episodes can be read, and every fault; having none at all is one."""
     from vlarge.data.check import Fault, Refused
-    from vlarge.data.config import DataConfig
+    from vlarge.data.config import Source
     from vlarge.data.index import open_dataset
 
     try:
-        dataset = open_dataset(DataConfig(path=path))
+        dataset = open_dataset(Source(path=path))
     except Refused as refusal:
         return 0, (refusal.fault,)
     if dataset.episodes:

@@ -41,10 +41,10 @@ class Stats:
 
 
 def open_path(path: str) -> Dataset:
-    from vlarge.data.config import DataConfig
+    from vlarge.data.config import Source
     from vlarge.data.index import open_dataset
 
-    return open_dataset(DataConfig(path=path))
+    return open_dataset(Source(path=path))
 
 
 def info(arguments: Info) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vlarge.contracts import InputError
 from vlarge.data.check import FaultLog, Refused
-from vlarge.data.config import DataConfig
+from vlarge.data.config import Source
 from vlarge.data.formats import lerobot_v2, lerobot_v3
 from vlarge.data.formats.lerobot_info import INFO, check_listing, check_request, check_stats, read_info
 from vlarge.data.formats.lerobot_rows import RowCheck
@@ -23,7 +23,7 @@ def matches(root: Path) -> bool:
     return (root / INFO).is_file()
 
 
-def index(root: Path, config: DataConfig) -> Manifest:
+def index(root: Path, config: Source) -> Manifest:
     """Everything about the dataset at `root`. Raises InputError when it cannot be opened; lesser faults are listed."""
     return _Index(root, config).manifest()
 
@@ -31,7 +31,7 @@ def index(root: Path, config: DataConfig) -> Manifest:
 class _Index:
     # Files that are missing first, then rows, then videos: an episode is left out for its first fault.
 
-    def __init__(self, root: Path, config: DataConfig) -> None:
+    def __init__(self, root: Path, config: Source) -> None:
         self.root = root
         self.config = config
         self.info = read_info(root)

@@ -12,7 +12,7 @@ from typing import Any
 
 from vlarge.contracts import InputError
 from vlarge.data.check import FaultLog, Refused
-from vlarge.data.config import DataConfig
+from vlarge.data.config import Source
 from vlarge.data.formats.lerobot_metadata import read_json
 from vlarge.data.manifest import Listed
 
@@ -85,7 +85,7 @@ def _features(root: Path, features: Any) -> dict[str, dict[str, Any]]:
     return features
 
 
-def check_request(root: Path, info: Info, config: DataConfig) -> None:
+def check_request(root: Path, info: Info, config: Source) -> None:
     """Raise InputError for a feature that the recipe names and the dataset does not have."""
     for name, key in (("state_key", config.state_key), ("action_key", config.action_key)):
         if key not in info.features:
@@ -104,7 +104,7 @@ def _nearest(key: str, names: Collection[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def check_listing(root: Path, info: Info, config: DataConfig, listed: Sequence[Listed], log: FaultLog) -> None:
+def check_listing(root: Path, info: Info, config: Source, listed: Sequence[Listed], log: FaultLog) -> None:
     """Compare what info.json and the recipe count with the episodes that metadata lists. Raises InputError."""
     numbers = [e.index for e in listed]
     twice = next((a for a, b in pairwise(numbers) if a == b), None)

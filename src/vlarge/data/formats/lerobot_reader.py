@@ -10,7 +10,7 @@ import numpy as np
 
 from vlarge.contracts import InputError
 from vlarge.data.cache import ByteCache
-from vlarge.data.config import DataConfig
+from vlarge.data.config import Source
 from vlarge.data.formats.lerobot_rows import row_tasks
 from vlarge.data.formats.lerobot_tables import TableFile, read_images, read_table_file
 from vlarge.data.manifest import Episode, EpisodeTable, Manifest
@@ -27,7 +27,7 @@ class LeRobotReader:
     num_decoded: frames decoded so far, those that only lie on the way to others included.
     """
 
-    def __init__(self, root: Path, manifest: Manifest, config: DataConfig) -> None:
+    def __init__(self, root: Path, manifest: Manifest, config: Source) -> None:
         self._root = root
         self._manifest = manifest
         self._keys = config.state_key, config.action_key
