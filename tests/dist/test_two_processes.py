@@ -11,7 +11,7 @@ import pytest
 SETTINGS = """
 [data]
 clip_frames = 4
-window_clips = 3
+window_samples = 12
 [model]
 image_size = 32
 action_horizon = 4

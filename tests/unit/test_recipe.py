@@ -140,7 +140,7 @@ def test_replace_changes_one_setting_and_is_strict() -> None:
         ("train.suffixes_per_prefix", "0", "at least 1"),
         ("train.num_threads", "-1", "at least 0"),
         ("run.seed", "-1", "at least 0"),
-        ("data.decode_threads", "0", "at least 1"),
+        ("data.workers", "-2", "at least -1"),
         ("model.image_size", "100000", "below 2049"),
         ("model.action_horizon", "-1", "at least 0"),
         ("evaluate.alpha", "0.5", "below 0.5"),

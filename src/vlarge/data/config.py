@@ -30,9 +30,13 @@ class Source:
 class DataConfig(Source):
     """Which samples a run trains on and in what order.
 
-    clip_frames, window_clips: the shuffle. Episodes are cut into clips of `clip_frames` frames, clips are permuted, and
-    samples are drawn at random from a window of `window_clips` clips. Larger mixes better and costs memory.
-    decode_threads: threads that decode video; prefetch_batches: batches kept ready ahead of the trainer.
+    clip_frames, window_samples: the shuffle. Episodes are cut into clips of about `clip_frames` frames (whole groups of
+    pictures), clips are permuted, and samples are drawn at random from a window of clips with `window_samples` samples.
+    Larger mixes better and costs memory; 0 shuffles all frames of an epoch, and decodes many of them several times.
+    workers: threads of each node's data service; -1: one for each core; 0: no service, this process decodes.
+    memory_bytes: what the service may take for decoded frames.
+    max_bad_fraction: of samples that cannot be read and are replaced; more stop the run.
+    stall_s: a wait for data so long is reported, with what is being waited for.
     index_dir: where indexes of datasets are kept, so that the next run opens them at once.
     """
 
@@ -40,7 +44,9 @@ class DataConfig(Source):
     tokenizer: str = "bytes"  # or the path of a tokenizer.json
     max_text_tokens: int = setting(512, least=1)
     clip_frames: int = setting(16, least=1)
-    window_clips: int = setting(256, least=1)
-    decode_threads: int = setting(2, least=1)
-    prefetch_batches: int = setting(4, least=1)
+    window_samples: int = setting(4096, least=0)
+    workers: int = setting(-1, least=-1)
+    memory_bytes: int = setting(4 << 30, least=1 << 20)
+    max_bad_fraction: float = setting(0.05, least=0)
+    stall_s: float = setting(10.0, above=0)
     index_dir: str = "~/.cache/vlarge/index"

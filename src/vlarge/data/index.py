@@ -20,6 +20,7 @@ from vlarge.data.config import Source
 from vlarge.data.formats import lerobot
 from vlarge.data.formats.lerobot_reader import LeRobotReader
 from vlarge.data.manifest import Camera, Episode, EpisodeTable, Manifest
+from vlarge.data.picture import to_rgb, write_rgb
 from vlarge.data.transforms import resize_with_pad
 
 __all__ = ["Camera", "Dataset", "Episode", "EpisodeTable", "Fault", "open_dataset", "summary"]
@@ -50,7 +51,12 @@ class Dataset:
 
     @property
     def num_frames(self) -> int:
-        return sum(e.length for e in self.episodes)
+        return int(self.lengths.sum())
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """int64 [episodes]: their frames."""
+        return np.array([e.length for e in self.episodes], np.int64)
 
     @property
     def tasks(self) -> list[str]:
@@ -72,6 +78,12 @@ class Dataset:
         """bool [n]: whether each of these frames (ascending) is decoded without what the frames before it need."""
         return self._reader.starts_afresh(episode, camera_keys, frames)
 
+    def gop_frames(self, camera_keys: Sequence[str]) -> int:
+        """The usual distance of two key frames, over these cameras: the largest. 1 where every picture stands alone."""
+        if not self.episodes:
+            return 1
+        return max((self._reader.gop_frames(self.episodes[0], key) for key in camera_keys), default=1)
+
     def iter_frames(
         self, episode: Episode, camera_key: str, frame_indices: Sequence[int], size: int | None = None
     ) -> Iterator[np.ndarray]:
@@ -85,8 +97,20 @@ class Dataset:
         if len(frame_indices) and not 0 <= frame_indices[0] <= frame_indices[-1] < episode.length:
             raise IndexError(f"episode {episode.index} has {episode.length} frames: {list(frame_indices)}")
         if len(frame_indices):
-            for image in self._reader.frames(episode, camera_key, frame_indices):
+            for picture in self._reader.pictures(episode, camera_key, frame_indices):
+                image = to_rgb(picture)
                 yield image if size is None else resize_with_pad(image, size)
+
+    def fill_frames(
+        self, episode: Episode, camera_key: str, frame_indices: Sequence[int], outs: Sequence[np.ndarray]
+    ) -> None:
+        """Decode each frame straight into its array, uint8 [H, W, 3], resized with padding where that has another size.
+
+        As `iter_frames` otherwise.
+        """
+        pictures = self._reader.pictures(episode, camera_key, frame_indices)
+        for picture, out in zip(pictures, outs, strict=True):
+            write_rgb(picture, out)
 
     def read_frames(
         self, episode: Episode, camera_key: str, frame_indices: Sequence[int], size: int | None = None

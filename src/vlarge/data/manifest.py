@@ -55,6 +55,14 @@ class EpisodeTable:
     action_TA: np.ndarray
     tasks: list[str]
 
+    @property
+    def num_bytes(self) -> int:
+        return self.state_TA.nbytes + self.action_TA.nbytes + 8 * len(self.tasks)
+
+    def copy(self) -> EpisodeTable:
+        """The same numbers, apart from the table of the whole file that they may be a part of."""
+        return EpisodeTable(self.state_TA.copy(), self.action_TA.copy(), self.tasks)
+
 
 @dataclass(frozen=True)
 class Listed:

@@ -1,4 +1,8 @@
-"""Samples of a batch laid end to end: no padding, no mask, one count per sample and part."""
+"""Samples of a batch laid end to end: no padding, no mask, one count per sample and part.
+
+And which rank and micro-batch each sample of a global batch goes to: by its cost in tokens, known before anything is
+read, so that all ranks have equal work, none exceeds its budget and nothing is carried over to the next step.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,34 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vlarge.contracts import PackedBatch, Sample
+from vlarge.contracts import InputError, PackedBatch, Sample
+from vlarge.data.order import mix
 
 
-def _layout_key(sample: Sample) -> tuple[int, int, int]:
-    return len(sample.images), len(sample.prompt_ids), len(sample.actions_SA)
+def pack(samples: Sequence[Sample]) -> PackedBatch:
+    """The samples as one batch, sorted by (images, text length, action steps) so that equal segments are neighbours.
+
+    Samples of equal shape keep their order. No sample at all gives an empty batch. Images must share one size.
+    """
+    ordered = sorted(samples, key=lambda s: (len(s.images), len(s.prompt_ids), len(s.actions_SA)))
+    images = [image for s in ordered for image in s.images.values()]
+    counts = [len(s.images) for s in ordered]
+    return assemble(ordered, np.stack(images) if images else np.zeros((0, 0, 0, 3), np.uint8), counts)
+
+
+def assemble(samples: Sequence[Sample], images_NHWC: np.ndarray, num_images: Sequence[int]) -> PackedBatch:
+    """A batch of these samples in this order; their images, sample after sample, are given apart."""
+    return PackedBatch(
+        sample_ids_B3=np.array([s.id for s in samples], np.int64).reshape(-1, 3),
+        images_NHWC=images_NHWC,
+        num_images_B=np.array(num_images, np.int64),
+        text_T=_concatenate([s.prompt_ids for s in samples], np.int64),
+        num_text_B=np.array([len(s.prompt_ids) for s in samples], np.int64),
+        state_BA=_widen([s.state_A[None] for s in samples]),
+        actions_SA=_widen([s.actions_SA for s in samples]),
+        num_actions_B=np.array([len(s.actions_SA) for s in samples], np.int64),
+        action_dims_B=np.array([s.actions_SA.shape[1] for s in samples], np.int64),
+    )
 
 
 def _concatenate(arrays: Sequence[np.ndarray], dtype: type) -> np.ndarray:
@@ -28,21 +55,59 @@ def _widen(rows: Sequence[np.ndarray]) -> np.ndarray:
     return result
 
 
-def pack(samples: Sequence[Sample]) -> PackedBatch:
-    """The samples as one batch, sorted by (images, text length, action steps) so that equal segments are neighbours.
+def share_out(costs: np.ndarray, homes: np.ndarray, num_nodes: int, ranks_per_node: int) -> np.ndarray:
+    """int64 [G]: the rank of each sample of a global batch.
 
-    Samples of equal shape keep their order. No sample at all gives an empty batch. Images must share one size.
+    costs: int64 [G] tokens. homes: int64 [G], equal for samples that are cheap to read together: they share a node
+    where balance allows. Within a node, longest processing time first (Graham, "Bounds on multiprocessing timing
+    anomalies", 1969): the ranks' sums differ by less than the largest sample.
     """
-    ordered = sorted(samples, key=_layout_key)
-    images = [image for s in ordered for image in s.images.values()]
-    return PackedBatch(
-        sample_ids_B3=np.array([s.id for s in ordered], np.int64).reshape(-1, 3),
-        images_NHWC=np.stack(images) if images else np.zeros((0, 0, 0, 3), np.uint8),
-        num_images_B=np.array([len(s.images) for s in ordered], np.int64),
-        text_T=_concatenate([s.prompt_ids for s in ordered], np.int64),
-        num_text_B=np.array([len(s.prompt_ids) for s in ordered], np.int64),
-        state_BA=_widen([s.state_A[None] for s in ordered]),
-        actions_SA=_widen([s.actions_SA for s in ordered]),
-        num_actions_B=np.array([len(s.actions_SA) for s in ordered], np.int64),
-        action_dims_B=np.array([s.actions_SA.shape[1] for s in ordered], np.int64),
-    )
+    nodes = _nodes(costs, homes, num_nodes)
+    ranks = np.empty(len(costs), np.int64)
+    for node in range(num_nodes):
+        members = np.flatnonzero(nodes == node)
+        load = [0] * ranks_per_node
+        for i in members[np.argsort(-costs[members], kind="stable")].tolist():
+            lightest = load.index(min(load))
+            load[lightest] += int(costs[i])
+            ranks[i] = node * ranks_per_node + lightest
+    return ranks
+
+
+def _nodes(costs: np.ndarray, homes: np.ndarray, num_nodes: int) -> np.ndarray:
+    # Each home has a node by its hash; then samples leave the heaviest node for the lightest while that evens them out.
+    nodes = (mix(homes) % np.uint64(num_nodes)).astype(np.int64)
+    load = np.bincount(nodes, costs, num_nodes)
+    members = [np.flatnonzero(nodes == node).tolist() for node in range(num_nodes)]
+    while num_nodes > 1:
+        heavy, light = int(load.argmax()), int(load.argmin())
+        moved = members[heavy][-1] if members[heavy] else -1
+        if moved < 0 or load[heavy] - load[light] <= costs[moved]:
+            return nodes
+        members[light].append(members[heavy].pop())
+        nodes[moved] = light
+        load[heavy] -= costs[moved]
+        load[light] += costs[moved]
+    return nodes
+
+
+def micro_batches(costs: np.ndarray, budget: int) -> list[list[int]]:
+    """Sample numbers of each micro-batch: first-fit decreasing under `budget` tokens; 0 puts all into one.
+
+    Raises InputError for a sample that alone exceeds the budget.
+    """
+    if not budget:
+        return [list(range(len(costs)))]
+    bins: list[list[int]] = []
+    room: list[int] = []
+    for i in np.argsort(-costs, kind="stable").tolist():
+        cost = int(costs[i])
+        if cost > budget:
+            raise InputError(f"train.micro_batch_tokens = {budget} cannot hold a sample of {cost} tokens; raise it")
+        fitting = next((b for b, left in enumerate(room) if left >= cost), -1)
+        if fitting < 0:
+            bins.append([])
+            room.append(budget)
+        bins[fitting].append(i)
+        room[fitting] -= cost
+    return [sorted(members) for members in bins]

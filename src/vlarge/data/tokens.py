@@ -15,6 +15,7 @@ NUM_STATE_BINS = 256
 NUMBERS_PER_DIM = NUM_STATE_BINS + 1  # below the range, the bin is -1
 MAX_OWN_DIMS = 16
 PIECES = re.compile(r"(Task: |, State:|;\nAction: | -?\d+(?= |;))")
+NUMBER = re.compile(r" -?\d+")
 BOS_NAMES = ("<bos>", "<s>", "<|begin_of_text|>")
 
 
@@ -61,7 +62,7 @@ class ByteTokenizer:
             if part in self.words:
                 ids.append(self.words[part])
                 dim = 0 if part == ", State:" else None
-            elif dim is not None and part:
+            elif dim is not None and NUMBER.fullmatch(part) and -1 <= int(part) < NUM_STATE_BINS:
                 ids.append(self.number_id(int(part), dim))
                 dim += 1
             else:
@@ -71,6 +72,11 @@ class ByteTokenizer:
     def number_id(self, number: int, dim: int) -> int:
         """The id of a bin (-1 to 255) of state dimension `dim`."""
         return self.first_number_id + min(dim, MAX_OWN_DIMS - 1) * NUMBERS_PER_DIM + number + 1
+
+    def number_ids(self, bins_TA: np.ndarray) -> np.ndarray:
+        """int64 [T, A]: the ids of the bins of many states."""
+        dims = np.minimum(np.arange(bins_TA.shape[1]), MAX_OWN_DIMS - 1)
+        return self.first_number_id + dims * NUMBERS_PER_DIM + bins_TA + 1
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "bytes"}
@@ -128,12 +134,17 @@ def tokenizer_from_json(data: dict[str, Any]) -> Tokenizer:
     raise InputError(f"tokenizer kind {data['kind']!r} is unknown; this version reads 'bytes' and 'tokenizer.json'")
 
 
+_EDGES = np.linspace(-1, 1, NUM_STATE_BINS + 1)[:-1]
+
+
+def _bins(state: np.ndarray) -> np.ndarray:
+    # As openpi and LeRobot have it, out-of-range states included: below -1 the bin is -1, from 1 on it is 255.
+    return np.digitize(state, _EDGES) - 1
+
+
 def _split_prompt(task: str, state_A: np.ndarray) -> tuple[str, str, str]:
-    # As openpi and LeRobot write it, out-of-range states included: below -1 the bin is -1, from 1 on it is 255.
-    edges = np.linspace(-1, 1, NUM_STATE_BINS + 1)[:-1]
-    bins = np.digitize(state_A, edges) - 1
     cleaned = task.strip().replace("_", " ").replace("\n", " ")
-    return "Task: ", cleaned, f", State: {' '.join(map(str, bins))};\nAction: "
+    return "Task: ", cleaned, f", State: {' '.join(map(str, _bins(state_A)))};\nAction: "
 
 
 def prompt_text(task: str, state_A: np.ndarray) -> str:
@@ -159,3 +170,13 @@ def encode_prompt(tokenizer: Tokenizer, task: str, state_A: np.ndarray, max_toke
         warnings.warn(f"tasks longer than data.max_text_tokens = {max_tokens} allows lose their end", stacklevel=2)
         ids = tokenizer.encode(head + cleaned)[:room] + tail_ids
     return np.array([tokenizer.bos_id, *ids], np.int64)
+
+
+def encode_prompts(tokenizer: Tokenizer, task: str, state_TA: np.ndarray, max_tokens: int) -> list[np.ndarray]:
+    """`encode_prompt` for many states [T, A] of one task."""
+    if not isinstance(tokenizer, ByteTokenizer) or len(state_TA) == 0:
+        return [encode_prompt(tokenizer, task, state_A, max_tokens) for state_A in state_TA]
+    # One number is one token there, and they stand before the last one.
+    ids_T = np.tile(encode_prompt(tokenizer, task, state_TA[0], max_tokens), (len(state_TA), 1))
+    ids_T[:, -1 - state_TA.shape[1] : -1] = tokenizer.number_ids(_bins(state_TA))
+    return list(ids_T)

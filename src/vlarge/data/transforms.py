@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from vlarge.contracts import InputError
+from vlarge.data.manifest import EpisodeTable
 from vlarge.data.stats import FeatureStats
-from vlarge.data.tokens import Tokenizer, encode_prompt, tokenizer_from_json
+from vlarge.data.tokens import Tokenizer, encode_prompt, encode_prompts, tokenizer_from_json
 
 
 def _affine(method: str, stats: FeatureStats) -> tuple[np.ndarray, np.ndarray, float]:
@@ -106,6 +107,21 @@ class Preparation:
         resized = {key: resize_with_pad(images[key], self.image_size) for key in self.cameras if key in images}
         state_A = self.state_normalizer(state_raw)
         return resized, encode_prompt(self.tokenizer, task, state_A, self.max_text_tokens), state_A
+
+    def numbers(self, table: EpisodeTable, frames: np.ndarray) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """For each of these frames of an episode: prompt ids, normalised state [A], normalised actions [S, A]."""
+        state_TA = self.state_normalizer(table.state_TA[frames])
+        first, last = int(frames.min()), int(frames.max()) + self.action_horizon
+        action_TA = self.actions(table.action_TA[first:last])
+        tasks = [table.tasks[frame] for frame in frames]
+        ids: list[np.ndarray] = [np.zeros(0)] * len(frames)
+        for task in dict.fromkeys(tasks):
+            rows = [i for i, other in enumerate(tasks) if other == task]
+            prompts = encode_prompts(self.tokenizer, task, state_TA[rows], self.max_text_tokens)
+            for i, prompt in zip(rows, prompts, strict=True):
+                ids[i] = prompt
+        chunks = [action_TA[start : start + self.action_horizon] for start in (frames - first).tolist()]
+        return list(zip(ids, state_TA, chunks, strict=True))
 
     def actions(self, raw_SA: np.ndarray) -> np.ndarray:
         """Raw actions [S, A] to normalised float32 [S, A]."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from vlarge.data.mp4 import VideoFile
 if TYPE_CHECKING:
     import av
 
+MAX_IDLE_DECODERS = 8  # of each thread
+_THREAD = threading.local()
 DECODERS = {"av1": "libdav1d"}  # where FFmpeg's decoder has another name than the codec
 
 
@@ -56,8 +59,8 @@ def plan_runs(video: VideoFile, frames: Sequence[int]) -> list[Run]:
     return runs
 
 
-def decode_frames(video: VideoFile, frames: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
-    """(frame, uint8 [H, W, 3] RGB) for each of `frames` (ascending, without repeats), in that order.
+def decode_frames(video: VideoFile, frames: Sequence[int]) -> Iterator[av.VideoFrame]:
+    """The decoded picture of each of `frames` (ascending, without repeats), in that order.
 
     Raises InputError naming file and frame when one cannot be decoded or does not carry its pts.
     """
@@ -72,27 +75,25 @@ def num_packets(video: VideoFile, frames: Sequence[int]) -> int:
     return sum(run.stop - run.start for run in plan_runs(video, frames))
 
 
-def _decode_run(video: VideoFile, run: Run) -> Iterator[tuple[int, np.ndarray]]:
+def _decode_run(video: VideoFile, run: Run) -> Iterator[av.VideoFrame]:
     import av
-    from av.video.reformatter import VideoReformatter
 
     wanted = {int(video.pts_F[frame]): frame for frame in run.frames}
     order = iter(run.frames)
     expected = next(order)
-    reformatter = VideoReformatter()
     first_pts = int(video.pts_P[run.start])
     try:
         for picture in _pictures(video, run):
-            if picture.pts is None or picture.pts < first_pts:
-                continue  # shown before the key frame: refers to what was not decoded
+            if expected < 0 or picture.pts is None or picture.pts < first_pts:
+                continue  # not asked for, or shown before the key frame and refers to what was not decoded
             frame = wanted.get(picture.pts)
             if picture.is_corrupt or frame not in (None, expected):
                 break  # a damaged picture also spoils those that refer to it
             if frame is not None:
-                yield frame, reformatter.reformat(picture, format="rgb24").to_ndarray()
+                yield picture
                 expected = next(order, -1)
-            if expected < 0:
-                return
+        if expected < 0:
+            return
     except av.error.FFmpegError as error:
         raise InputError(f"{video.path}: frame {expected} cannot be decoded ({error}); mend or leave out") from error
     raise InputError(f"{video.path}: frame {expected} is damaged or does not carry its time stamp; mend or leave out")
@@ -101,15 +102,36 @@ def _decode_run(video: VideoFile, run: Run) -> Iterator[tuple[int, np.ndarray]]:
 def _pictures(video: VideoFile, run: Run) -> Iterator[av.VideoFrame]:
     import av
 
-    # One thread per decoder: the stream decodes many files at once, and frame threads only add latency.
-    decoder = _decoder(DECODERS.get(video.codec, video.codec))
-    decoder.extradata = video.extradata or None
-    decoder.thread_count = 1
+    decoder = _lent_decoder(video)
     for data, pts in _packets(video, run):
-        packet = av.Packet(data)
+        packet = av.Packet(data)  # type: ignore[arg-type]  # any buffer will do
         packet.pts = pts
         yield from decoder.decode(packet)
     yield from decoder.decode(None)
+    decoder.flush_buffers()
+    _idle_decoders()[video.codec, video.extradata] = decoder  # one that failed, or was left half-way, is dropped
+
+
+def _lent_decoder(video: VideoFile) -> av.VideoCodecContext:
+    # Making a decoder costs as much as decoding several small frames, so a thread uses its own again. What it keeps
+    # between two runs is nothing but memory: it is flushed.
+    idle = _idle_decoders()
+    found = idle.pop((video.codec, video.extradata), None)
+    if found is not None:
+        return found
+    while len(idle) >= MAX_IDLE_DECODERS:
+        idle.pop(next(iter(idle)))
+    decoder = _decoder(DECODERS.get(video.codec, video.codec))
+    decoder.extradata = video.extradata or None
+    decoder.thread_count = 1  # the stream decodes many files at once, and frame threads only add latency
+    return decoder
+
+
+def _idle_decoders() -> dict[tuple[str, bytes], av.VideoCodecContext]:
+    if not hasattr(_THREAD, "decoders"):
+        _THREAD.decoders = {}
+    found: dict[tuple[str, bytes], av.VideoCodecContext] = _THREAD.decoders
+    return found
 
 
 def _decoder(name: str) -> av.VideoCodecContext:
@@ -120,15 +142,27 @@ def _decoder(name: str) -> av.VideoCodecContext:
     return decoder
 
 
-def _packets(video: VideoFile, run: Run) -> Iterator[tuple[bytes, int]]:
+def _packets(video: VideoFile, run: Run) -> Iterator[tuple[memoryview | bytes, int]]:
+    # One read for the whole run where its packets lie close together, as they do without a second track.
+    packets = slice(run.start, run.stop)
+    starts, sizes = video.offset_P[packets], video.size_P[packets]
+    first, last = int(starts.min()), int((starts + sizes).max())
+    together = last - first <= 2 * int(sizes.sum())
     with video.path.open("rb") as file:
-        for index in range(run.start, run.stop):
-            file.seek(int(video.offset_P[index]))
-            size = int(video.size_P[index])
-            data = file.read(size)
-            if len(data) != size:
-                raise InputError(f"{video.path}: the file ends inside packet {index}; it is truncated")
-            yield data, int(video.pts_P[index])
+        whole = memoryview(_read(video, file, first, last - first) if together else b"")
+        for start, size, pts in zip(starts.tolist(), sizes.tolist(), video.pts_P[packets].tolist(), strict=True):
+            data = (
+                memoryview(whole)[start - first : start - first + size] if together else _read(video, file, start, size)
+            )
+            yield memoryview(data), pts
+
+
+def _read(video: VideoFile, file: BinaryIO, start: int, size: int) -> bytes:
+    file.seek(start)
+    data = file.read(size)
+    if len(data) != size:
+        raise InputError(f"{video.path}: the file ends inside the packets of a frame; it is truncated")
+    return data
 
 
 def decode_image(data: bytes, where: str) -> np.ndarray:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 
 from vlarge.contracts import ACTION, STATE, InputError
+from vlarge.data.config import Source
 from vlarge.data.hub import resolve
 from vlarge.data.index import Dataset
-from vlarge.data.order import Order
-from vlarge.data.service.stream import Stream
+from vlarge.data.service.client import ServiceProcess, stream_from
+from vlarge.data.service.feed import Feed
+from vlarge.data.service.plan import Node
+from vlarge.data.service.stream import Limits, Stream, stream_here
 from vlarge.data.stats import dataset_stats
 from vlarge.data.tokens import load_tokenizer
 from vlarge.data.transforms import Normalizer, Preparation
@@ -70,18 +74,39 @@ def _plan_from(files: PolicyFiles, recipe: Recipe, dataset: Dataset) -> Plan:
     return Plan(files.model_name, files.sizes, p, files)
 
 
-def open_stream(recipe: Recipe, dataset: Dataset, preparation: Preparation, world: World, start_step: int) -> Stream:
-    """This process's share of every global batch from `start_step` on."""
-    lengths = [episode.length for episode in dataset.episodes]
-    data = recipe.data
-    return Stream(
-        dataset,
-        Order(lengths, seed=recipe.run.seed, clip_frames=data.clip_frames, window_clips=data.window_clips),
-        preparation,
+def feed_of(recipe: Recipe, preparation: Preparation, world: World, start_step: int) -> Feed:
+    """What this process's data service needs: one for the node, or one for the process alone."""
+    data, size = recipe.data, preparation.image_size
+    ranks = world.local_size if data.workers else 1
+    return Feed(
+        sources=(Source(**{item.name: getattr(data, item.name) for item in fields(Source)}),),
+        preparations=(preparation.to_json(),),
+        image_shape=(size, size),
+        seed=recipe.run.seed,
         batch_size=recipe.train.batch_size,
-        rank=world.rank,
-        world=world.size,
+        node=Node(world.rank // ranks, world.size // ranks, ranks),
         start_step=start_step,
-        decode_threads=data.decode_threads,
-        prefetch_batches=data.prefetch_batches,
+        clip_frames=data.clip_frames,
+        window_samples=data.window_samples,
+        num_threads=1 if data.workers == 0 else max(0, data.workers),
+        memory_bytes=data.memory_bytes,
     )
+
+
+def open_stream(
+    recipe: Recipe,
+    dataset: Dataset,
+    preparation: Preparation,
+    world: World,
+    start_step: int,
+    tell: Callable[[str], None],
+) -> Stream:
+    """This process's share of every global batch from `start_step` on. `tell` gets what goes wrong on the way."""
+    data = recipe.data
+    feed = feed_of(recipe, preparation, world, start_step)
+    limits = Limits(data.stall_s, data.max_bad_fraction)
+    if data.workers == 0:
+        return stream_here(feed, [dataset], limits, tell)
+    process = ServiceProcess(feed) if world.local_rank == 0 else None
+    address = world.of_this_node(process.address if process else "")
+    return stream_from(address, world.local_rank, feed.image_shape, process, limits, tell)

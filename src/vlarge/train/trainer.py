@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -73,7 +75,9 @@ class Trainer:
         with ExitStack() as stack:
             trackers = stack.enter_context(self._opened())
             stop = stack.enter_context(stop_on_signal())
-            stream = open_stream(self.recipe, self.dataset, self.plan.preparation, self.world, self.step)
+            stream = open_stream(
+                self.recipe, self.dataset, self.plan.preparation, self.world, self.step, self._note_event
+            )
             stack.callback(stream.close)
             while not self.finished:
                 record, stopping = self._train_step(stream, stop)
@@ -98,11 +102,11 @@ class Trainer:
         self.world.barrier()
         return folder
 
-    def _train_step(self, stream: Iterator[PackedBatch], stop: list[int]) -> tuple[dict[str, Any], bool]:
+    def _train_step(self, stream: Iterator[list[PackedBatch]], stop: list[int]) -> tuple[dict[str, Any], bool]:
         """One optimizer step; its record for steps.jsonl, and whether any process was asked to stop."""
         c, watch = self.recipe.train, Stopwatch()
         with watch.section("data_wait"):
-            batch = next(stream)
+            (batch,) = next(stream)
         num_valid, num_samples, stops = self.world.sum(batch.num_valid_values, batch.num_samples, len(stop))
         with watch.section("forward"), precision(c.dtype, self.device):
             loss = flow_loss(
@@ -180,6 +184,13 @@ class Trainer:
             tensorboard, steps = self.recipe.track.tensorboard, self.recipe.train.steps
             with open_trackers(self.run_dir, tensorboard=tensorboard, total_steps=steps, done_steps=self.step) as all:
                 yield all
+
+    def _note_event(self, text: str) -> None:
+        """For people on the spot and for those who look later."""
+        print(f"rank {self.world.rank}: {text}", file=sys.stderr)
+        line = {"step": self.step, "rank": self.world.rank, "event": text}
+        with (self.run_dir / "events.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
 
     def _check_batch(self) -> None:
         if self.recipe.train.batch_size < self.world.size:

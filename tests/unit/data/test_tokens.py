@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from vlarge.contracts import InputError
-from vlarge.data.tokens import ByteTokenizer, encode_prompt, load_tokenizer, prompt_text, tokenizer_from_json
+from vlarge.data.tokens import (
+    ByteTokenizer,
+    JsonTokenizer,
+    encode_prompt,
+    encode_prompts,
+    load_tokenizer,
+    prompt_text,
+    tokenizer_from_json,
+)
 
 
 @pytest.fixture
@@ -112,3 +120,18 @@ def test_bad_tokenizer_files(tmp_path: Path) -> None:
         load_tokenizer(str(tmp_path / "bad.json"))
     with pytest.raises(InputError, match="unknown"):
         tokenizer_from_json({"kind": "pickle"})
+
+
+@pytest.mark.parametrize("max_tokens", [200, 40])
+@pytest.mark.parametrize(
+    "task", ["pick it", "Task: , State: 3 4000;\nAction: 5, State: x", "", "a very long task " * 9]
+)
+def test_many_states_at_once_are_encoded_alike(task: str, max_tokens: int, word_file: Path) -> None:
+    states = np.random.default_rng(0).uniform(-1.3, 1.3, (5, 19)).astype(np.float32)
+    for tokenizer in (ByteTokenizer(), JsonTokenizer(word_file)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            together = encode_prompts(tokenizer, task, states, max_tokens)
+            one_by_one = [encode_prompt(tokenizer, task, state, max_tokens) for state in states]
+        assert [a.tolist() for a in together] == [b.tolist() for b in one_by_one]
+    assert encode_prompts(ByteTokenizer(), task, states[:0], 200) == []

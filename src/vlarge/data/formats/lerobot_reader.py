@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +17,9 @@ from vlarge.data.formats.lerobot_tables import TableFile, read_images, read_tabl
 from vlarge.data.manifest import Episode, EpisodeTable, Manifest
 from vlarge.data.mp4 import VideoFile, read_video_file
 from vlarge.data.video import decode_frames, num_packets, starts_afresh
+
+if TYPE_CHECKING:
+    import av
 
 TABLE_CACHE_BYTES = 256 << 20
 VIDEO_TABLE_CACHE_BYTES = 256 << 20
@@ -52,8 +56,19 @@ class LeRobotReader:
             afresh &= starts_afresh(self._videos.get(part.file), frames + part.first_frame)
         return afresh
 
-    def frames(self, episode: Episode, camera_key: str, frame_indices: Sequence[int]) -> Iterator[np.ndarray]:
-        """uint8 [H, W, 3] of each frame (ascending, no repeats). Raises InputError naming episode, file and frame."""
+    def gop_frames(self, episode: Episode, camera_key: str) -> int:
+        """The median distance of two key frames in the episode's video."""
+        part = episode.videos.get(camera_key)
+        if part is None:
+            return 1
+        video = self._videos.get(part.file)
+        distances = np.diff(np.flatnonzero(video.is_key_P), append=len(video.is_key_P))
+        return max(1, int(np.median(distances))) if len(distances) else video.num_frames
+
+    def pictures(
+        self, episode: Episode, camera_key: str, frame_indices: Sequence[int]
+    ) -> Iterator[av.VideoFrame | np.ndarray]:
+        """Each frame (ascending, no repeats) as it is decoded. Raises InputError naming episode, file and frame."""
         part = episode.videos.get(camera_key)
         try:
             if part is None:
@@ -64,8 +79,7 @@ class LeRobotReader:
             video = self._videos.get(part.file)
             wanted = [part.first_frame + i for i in frame_indices]
             self._count(num_packets(video, wanted))
-            for _, image in decode_frames(video, wanted):
-                yield image
+            yield from decode_frames(video, wanted)
         except InputError as error:
             file = part.file if part else episode.table_file
             raise InputError(

@@ -1,88 +1,229 @@
-"""What a rank has to read, and in which order, so that no frame is decoded twice: a pure function of the order."""
+"""What a node has to read, in which order and where each sample goes: a pure function of the order of samples.
+
+Whole windows are planned at a time where memory allows, so that frames which share packets are read together and
+decoded once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
-from vlarge.data.order import Order
-
-Key = tuple[int, int, int]  # epoch (0 where samples are kept for all epochs), episode position, frame
+from vlarge.data.index import Dataset
+from vlarge.data.mixture import Mixture
+from vlarge.data.pack import micro_batches, share_out
+from vlarge.data.tokens import encode_prompt
+from vlarge.data.transforms import Preparation
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Frames of one episode (ascending) that one window needs: read together, they share nothing with other pieces.
+class Node:
+    """Which ranks of the run one service feeds: `ranks_per_node` in a row."""
 
-    window: the position in the order where the window starts.
-    """
+    number: int = 0
+    num_nodes: int = 1
+    ranks_per_node: int = 1
 
-    window: int
-    epoch: int
-    episode: int
-    frames: tuple[int, ...]
+
+ALONE = Node()
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One dataset of a run. spans_S3: int64 [S, 3] of (episode position, first frame, length), what Order counts."""
+
+    dataset: Dataset
+    preparation: Preparation
+    spans_S3: np.ndarray
+    clip_frames: int
+    image_tokens: int = 0
 
     @property
-    def keys(self) -> list[Key]:
-        return [(self.epoch, self.episode, frame) for frame in self.frames]
+    def num_images(self) -> int:
+        """Images of one sample."""
+        return len(self.preparation.cameras)
+
+    def costs(self, episodes: np.ndarray, frames: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """int64 [n] text tokens, at most, and int64 [n] action steps of samples, from the index alone."""
+        steps = np.minimum(self.preparation.action_horizon, self.dataset.lengths[episodes] - frames)
+        return np.array([self.text_tokens(e) for e in episodes.tolist()], np.int64), steps
+
+    def text_tokens(self, episode: int) -> int:
+        """An upper bound for the prompts of an episode: its longest task, with the widest numbers for the state."""
+        return max((_prompt_tokens(self.preparation, task) for task in self.dataset.episodes[episode].tasks), default=0)
 
 
-def rank_slice(step: int, batch_size: int, rank: int, world: int) -> tuple[int, int]:
-    """Positions [start, stop) that a rank has of global batch `step`, which is [step, step + 1) * batch_size."""
-    return step * batch_size + rank * batch_size // world, step * batch_size + (rank + 1) * batch_size // world
+@lru_cache(maxsize=100_000)
+def _prompt_tokens(preparation: Preparation, task: str) -> int:
+    state_A = np.full(preparation.state_normalizer.dim, 9.0, np.float32)
+    return len(encode_prompt(preparation.tokenizer, task, state_A, preparation.max_text_tokens))
 
 
-def epoch_of(order: Order, position: int) -> int:
-    """The epoch in a sample's key: always 0 where samples are kept, so that later epochs find them."""
-    return 0 if order.is_one_window else position // order.num_frames
+class Place(NamedTuple):
+    """Where a sample goes. rank counts this node's ranks; row and image_row count in the micro-batch."""
+
+    step: int
+    rank: int
+    micro: int
+    row: int
+    image_row: int
 
 
-def plan_pieces(
-    order: Order,
-    batch_size: int,
-    rank: int,
-    world: int,
-    start_step: int,
-    starts_afresh: Callable[[int, np.ndarray], np.ndarray],
-) -> Iterator[Piece]:
-    """All that a rank has to read from `start_step` on, in the order in which it is first needed.
+@dataclass(frozen=True)
+class Clip:
+    """Frames of one episode (ascending) that one window needs, and where each goes; it is read in one go."""
 
-    starts_afresh(episode position, ascending frames [n]) says for each frame whether it is decoded without any packet
-    that the frames before it need. A clip is a piece of its own, joined to its neighbour where they share packets.
-    Without end; but where a window is a whole epoch, each frame is planned once for all epochs.
+    part: int
+    episode: int
+    frames: tuple[int, ...]
+    places: tuple[Place, ...]
+    epoch: int
+
+    @property
+    def last_step(self) -> int:
+        return max(place.step for place in self.places)
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """How a global batch is shared out. Arrays [G] over its positions; `sizes[rank][micro]` is (samples, images).
+
+    rank is this node's, or -1 for a sample of another node.
     """
-    first, last = rank_slice(0, batch_size, rank, world)
-    position = start_step * batch_size
-    planned = np.zeros((0, 2), np.int64)
-    while len(planned) < order.num_frames:
-        window, stop = order.window(position)
-        within = np.arange(position, stop) % batch_size
-        needed = order.samples(position, stop)[(within >= first) & (within < last)]
-        if order.is_one_window:
-            needed = needed[~_contains(planned, needed, order.num_frames)]
-            planned = np.concatenate([planned, needed])
-        for episode, frames in _cut(needed, order.clip_frames, starts_afresh):
-            yield Piece(window, epoch_of(order, position), episode, tuple(frames.tolist()))
-        position = stop
+
+    rank_G: np.ndarray
+    micro_G: np.ndarray
+    row_G: np.ndarray
+    image_row_G: np.ndarray
+    sizes: tuple[tuple[tuple[int, int], ...], ...]
 
 
-def _contains(pool: np.ndarray, samples: np.ndarray, num_frames: int) -> np.ndarray:
-    # Row-wise membership; an episode has at most num_frames frames.
-    return np.isin(samples[:, 0] * num_frames + samples[:, 1], pool[:, 0] * num_frames + pool[:, 1])
+class Plan:
+    """Global batch s is positions [s * batch_size, (s + 1) * batch_size) of the mixture.
+
+    horizon_samples: no more are planned together, even where a window is larger. Only decoding twice depends on it.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        mixture: Mixture,
+        batch_size: int,
+        *,
+        node: Node = ALONE,
+        budget_tokens: int = 0,
+        horizon_samples: int = 4096,
+    ) -> None:
+        self.parts = tuple(parts)
+        self.mixture = mixture
+        self.batch_size = batch_size
+        self.node = node
+        self.budget_tokens = budget_tokens
+        self.horizon_samples = horizon_samples
+        self.layout = lru_cache(maxsize=1024)(self._make_layout)
+
+    def clips(self, start_step: int) -> Iterator[Clip]:
+        """All that the node has to read from `start_step` on, in the order in which it is first needed, without end.
+
+        What is needed first is cut finely, so that the first batches do not wait for their neighbours' neighbours.
+        """
+        start = start_step * self.batch_size
+        done = self.mixture.counts(start)
+        finely = [True] * len(self.parts)
+        while True:
+            turns = [self.mixture.position_of(k, int(first)) for k, first in enumerate(done)]
+            k = int(np.argmin(turns))
+            last = min(self.mixture.orders[k].window(int(done[k]))[1], int(done[k]) + self.horizon_samples)
+            yield from self._window_clips(k, int(done[k]), last, finely[k])
+            done[k], finely[k] = last, False
+
+    def _window_clips(self, k: int, first: int, last: int, finely: bool) -> list[Clip]:
+        order, part = self.mixture.orders[k], self.parts[k]
+        positions = self.mixture.positions_of(k, first, last)
+        steps, within = np.divmod(positions, self.batch_size)
+        layouts = {step: self.layout(step) for step in np.unique(steps).tolist()}
+        mine = np.array([layouts[s].rank_G[i] >= 0 for s, i in zip(steps.tolist(), within.tolist(), strict=True)], bool)
+        samples = self._frames(k, order.samples(first, last))[mine]
+        steps, within = steps[mine], within[mine]
+        clips = []
+        for members in cut(part, samples, finely):
+            places = tuple(
+                _place(layouts[s], s, i) for s, i in zip(steps[members].tolist(), within[members].tolist(), strict=True)
+            )
+            frames = tuple(samples[members, 1].tolist())
+            clips.append(Clip(k, int(samples[members[0], 0]), frames, places, first // order.num_samples))
+        return clips
+
+    def _frames(self, k: int, samples: np.ndarray) -> np.ndarray:
+        # (span, offset) to (episode position, frame).
+        spans = self.parts[k].spans_S3[samples[:, 0]]
+        return np.stack([spans[:, 0], spans[:, 1] + samples[:, 1]], axis=1)
+
+    def samples(self, step: int) -> np.ndarray:
+        """int64 [G, 3] of (part, episode position, frame) of a global batch."""
+        samples = self.mixture.samples(step * self.batch_size, (step + 1) * self.batch_size)
+        for k in range(len(self.parts)):
+            rows = np.flatnonzero(samples[:, 0] == k)
+            samples[rows, 1:] = self._frames(k, samples[rows, 1:])
+        return samples
+
+    def _make_layout(self, step: int) -> Layout:
+        samples = self.samples(step)
+        shapes = np.zeros((self.batch_size, 3), np.int64)  # images, text tokens, action steps
+        homes = np.empty(self.batch_size, np.int64)
+        for k, part in enumerate(self.parts):
+            rows = np.flatnonzero(samples[:, 0] == k)
+            shapes[rows, 0] = part.num_images
+            shapes[rows, 1], shapes[rows, 2] = part.costs(samples[rows, 1], samples[rows, 2])
+            homes[rows] = (k << 56) + (samples[rows, 1] << 24) + samples[rows, 2] // part.clip_frames
+        image_tokens = np.array([part.image_tokens for part in self.parts])[samples[:, 0]]
+        costs = shapes[:, 0] * image_tokens + shapes[:, 1] + shapes[:, 2]
+        return self._lay_out(shapes, costs, share_out(costs, homes, self.node.num_nodes, self.node.ranks_per_node))
+
+    def _lay_out(self, shapes: np.ndarray, costs: np.ndarray, ranks: np.ndarray) -> Layout:
+        num_ranks = self.node.num_nodes * self.node.ranks_per_node
+        batches = []
+        for rank in range(num_ranks):
+            own = np.flatnonzero(ranks == rank)
+            batches.append([own[members] for members in micro_batches(costs[own], self.budget_tokens)])
+        num_micro = max(map(len, batches))  # ranks run equally many: an empty one where need be
+        first = self.node.number * self.node.ranks_per_node
+        rank_G = np.where((ranks >= first) & (ranks < first + self.node.ranks_per_node), ranks - first, -1)
+        micro_G, row_G, image_row_G = np.zeros((3, len(ranks)), np.int64)
+        sizes = []
+        for own_batches in batches[first : first + self.node.ranks_per_node]:
+            own_sizes = [(0, 0)] * num_micro
+            for number, members in enumerate(own_batches):
+                ordered = members[np.lexsort((members, *shapes[members].T[::-1]))]
+                images = shapes[ordered, 0]
+                micro_G[ordered], row_G[ordered] = number, np.arange(len(ordered))
+                image_row_G[ordered] = np.cumsum(images) - images
+                own_sizes[number] = len(ordered), int(images.sum())
+            sizes.append(tuple(own_sizes))
+        return Layout(rank_G, micro_G, row_G, image_row_G, tuple(sizes))
 
 
-def _cut(
-    needed: np.ndarray, clip_frames: int, starts_afresh: Callable[[int, np.ndarray], np.ndarray]
-) -> list[tuple[int, np.ndarray]]:
-    # (episode, frames) of each piece of the samples [n, 2], by the first of its samples.
-    rank = np.lexsort((needed[:, 1], needed[:, 0]))
-    episodes, frames = needed[rank].T
+def _place(layout: Layout, step: int, i: int) -> Place:
+    numbers = (layout.rank_G, layout.micro_G, layout.row_G, layout.image_row_G)
+    return Place(step, *(int(array[i]) for array in numbers))
+
+
+def cut(part: Part, samples: np.ndarray, finely: bool) -> list[np.ndarray]:
+    """Row numbers of each clip of the samples [n, 2] of (episode position, frame), by the first one needed.
+
+    Frames that share packets stay together. Others of the same clip do, unless `finely`.
+    """
+    rank = np.lexsort((samples[:, 1], samples[:, 0]))
+    episodes, frames = samples[rank].T
     new_episode = np.diff(episodes, prepend=-1) != 0
-    is_cut = new_episode | (np.diff(frames // clip_frames, prepend=-1) != 0)
+    is_cut = new_episode | finely | (np.diff(frames // part.clip_frames, prepend=-1) != 0)
     for members in np.split(np.arange(len(rank)), np.flatnonzero(new_episode)[1:]):
-        if len(members):
-            is_cut[members[1:]] &= starts_afresh(int(episodes[members[0]]), frames[members])[1:]
-    pieces = [p for p in np.split(np.arange(len(rank)), np.flatnonzero(is_cut)[1:]) if len(p)]
-    return [(int(episodes[p[0]]), frames[p]) for p in sorted(pieces, key=lambda p: rank[p].min())]
+        if len(members) > 1:
+            episode = part.dataset.episodes[int(episodes[members[0]])]
+            is_cut[members] &= part.dataset.starts_afresh(episode, part.preparation.cameras, frames[members])
+    pieces = [rank[p] for p in np.split(np.arange(len(rank)), np.flatnonzero(is_cut)[1:]) if len(p)]
+    return sorted(pieces, key=min)

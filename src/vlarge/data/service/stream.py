@@ -1,179 +1,159 @@
-"""The training stream: packed batches in the order that `Order` decides, decoded ahead of time in threads."""
+"""The training stream as a rank sees it: its micro-batches of every global batch, ready before it asks."""
 
 from __future__ import annotations
 
-import contextlib
-import queue
-import threading
+import os
 import time
-from collections.abc import Iterator
-from itertools import count
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
-import numpy as np
-
-from vlarge.contracts import InputError, PackedBatch, Sample, SampleId
-from vlarge.data.check import require_trainable
+from vlarge.contracts import InputError, PackedBatch
 from vlarge.data.index import Dataset
-from vlarge.data.order import Order
-from vlarge.data.pack import pack
-from vlarge.data.service.plan import Piece, epoch_of, plan_pieces, rank_slice
-from vlarge.data.service.window import Closed, ReadAhead
-from vlarge.data.transforms import Preparation
+from vlarge.data.service.arena import ArenaView
+from vlarge.data.service.batches import Ready, Replacement
+from vlarge.data.service.feed import Feed
+from vlarge.data.service.node import NodeService
 
-POLL_S = 0.2
+BAD_FROM_SAMPLES = 500  # before so many, a few bad samples say nothing about their share
+
+
+class Service(Protocol):
+    """A node's service, in this process or in another."""
+
+    def take(self, timeout_s: float) -> Ready | None:
+        """This rank's next batch; None when it is not there in time. Raises what stopped the service."""
+
+    def release(self, slot: int) -> None: ...
+
+    @property
+    def counters(self) -> dict[str, Any]:
+        """See `NodeService.counters`."""
+
+    def late(self) -> str:
+        """What the service is waiting for, in one line."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Limits:
+    """stall_s: a wait so long is reported, and again each time it has passed. max_bad_fraction: of samples so far."""
+
+    stall_s: float = 10.0
+    max_bad_fraction: float = 0.05
+
+
+DEFAULT_LIMITS = Limits()
 
 
 class Stream:
-    """Iterates for ever over this rank's packed batches, from `start_step` on. Close it when done.
+    """Iterates for ever over this rank's share of every global batch: a list of micro-batches. Close it when done.
 
-    Global batch s holds the samples at positions [s * batch_size, (s + 1) * batch_size) of `order`, on any number of
-    ranks and from any start. Frames are decoded and resized in threads, about once per epoch; where the dataset fits
-    into one window of the order, once for all epochs. Raises InputError for data that cannot be trained on, at once or
-    from the iteration when a file turns out to be damaged.
+    Global batch s holds the samples at positions [s * batch_size, (s + 1) * batch_size) of the order, on any number of
+    ranks and from any start. A batch's images are shared memory, which is used again once nothing refers to them.
+    Raises InputError for data that cannot be read, and when too many samples had to be replaced.
     """
 
     def __init__(
         self,
-        dataset: Dataset,
-        order: Order,
-        preparation: Preparation,
-        *,
-        dataset_id: int = 0,
-        batch_size: int,
-        rank: int = 0,
-        world: int = 1,
-        start_step: int = 0,
-        decode_threads: int = 2,
-        prefetch_batches: int = 4,
+        service: Service,
+        view: ArenaView,
+        image_shape: tuple[int, int],
+        limits: Limits,
+        tell: Callable[[str], None],
     ) -> None:
-        require_trainable(dataset)
-        _check_fit(dataset, preparation, batch_size, world)
-        self._dataset = dataset
-        self._order = order
-        self._preparation = preparation
-        self._dataset_id = dataset_id
-        self._share = batch_size, rank, world
-        self._decoded_before = dataset.num_decoded
-        self._closing = threading.Event()
-        self._batches: queue.Queue[PackedBatch | BaseException] = queue.Queue(max(1, prefetch_batches))
+        self._service = service
+        self._view = view
+        self._image_shape = image_shape
+        self._limits = limits
+        self._tell = tell
+        self._closed = False
         self.wait_s = 0.0
-        self.frames_used = 0
-        self._window = self._read_ahead(start_step, decode_threads)
-        self._packer = threading.Thread(target=self._pack_batches, args=(start_step,), name="pack", daemon=True)
-        self._packer.start()
+        self.num_images = self.num_samples = 0
+        self.replacements: list[Replacement] = []
 
-    @property
-    def frames_decoded(self) -> int:
-        """Frames decoded since the start, those read ahead included."""
-        return self._dataset.num_decoded - self._decoded_before
-
-    @property
-    def window_bytes(self) -> int:
-        """An upper bound of what decoded samples take at the moment."""
-        return self._window.num_bytes
-
-    def __iter__(self) -> Iterator[PackedBatch]:
+    def __iter__(self) -> Iterator[list[PackedBatch]]:
         return self
 
-    def __next__(self) -> PackedBatch:
-        start_s = time.perf_counter()
-        while not self._closing.is_set():
-            try:
-                item = self._batches.get(timeout=POLL_S)
-            except queue.Empty:
-                continue
-            self.wait_s += time.perf_counter() - start_s
-            if isinstance(item, BaseException):
-                self.close()
-                raise item
-            self.frames_used += len(item.images_NHWC)
-            return item
-        raise StopIteration
+    def __next__(self) -> list[PackedBatch]:
+        if self._closed:
+            raise StopIteration
+        start_s = time.monotonic()
+        while (ready := self._service.take(self._limits.stall_s)) is None:
+            waited_s = time.monotonic() - start_s
+            self._tell(f"waited {waited_s:.0f} s for data so far: {self._service.late()}")
+        self.wait_s += time.monotonic() - start_s
+        self._account(ready)
+        return self._with_images(ready)
+
+    def counters(self) -> dict[str, Any]:
+        """Of the node's service so far, and this rank's own."""
+        own = {"samples": self.num_samples, "images": self.num_images, "wait_s": self.wait_s}
+        return {**self._service.counters, **own, "replaced": len(self.replacements)}
 
     def close(self) -> None:
-        """Stop the threads. May be called twice; the iteration then ends."""
-        self._closing.set()
-        self._window.close()
-        self._packer.join()
+        """End the service's work for this rank. May be called twice; the iteration then ends."""
+        if not self._closed:
+            self._closed = True
+            self._service.close()
+            self._view.close()
 
-    def _read_ahead(self, start_step: int, num_threads: int) -> ReadAhead:
-        order, world = self._order, self._share[2]
-        sample_bytes = _sample_bytes(self._dataset, self._preparation)
-        keep = order.is_one_window
-        num_samples = order.num_frames if keep else -(-order.max_window_frames // world)
-        return ReadAhead(
-            plan_pieces(order, *self._share, start_step, self._starts_afresh),
-            self._load,
-            sample_bytes=sample_bytes,
-            budget_bytes=num_samples * sample_bytes,
-            keep=keep,
-            num_threads=max(1, num_threads),
-        )
-
-    def _starts_afresh(self, position: int, frames: np.ndarray) -> np.ndarray:
-        return self._dataset.starts_afresh(self._dataset.episodes[position], self._preparation.cameras, frames)
-
-    def _load(self, piece: Piece) -> list[Sample]:
-        episode = self._dataset.episodes[piece.episode]
-        table = self._dataset.read_table(episode)
-        keys, size = self._preparation.cameras, self._preparation.image_size
-        images_by_key = {key: self._read_images(piece, key, size) for key in keys}
-        samples = []
-        for i, frame in enumerate(piece.frames):
-            images = {key: images_by_key[key][i] for key in keys}
-            inputs = self._preparation.observation(images, table.state_TA[frame], table.tasks[frame])
-            chunk_SA = table.action_TA[frame : frame + self._preparation.action_horizon]
-            sample_id = SampleId(self._dataset_id, episode.index, frame)
-            samples.append(Sample(sample_id, *inputs, self._preparation.actions(chunk_SA)))
-        return samples
-
-    def _read_images(self, piece: Piece, key: str, size: int) -> list[np.ndarray]:
-        images = []
-        for image in self._dataset.iter_frames(self._dataset.episodes[piece.episode], key, piece.frames, size):
-            if self._closing.is_set():
-                raise Closed
-            images.append(image)
-        return images
-
-    def _pack_batches(self, start_step: int) -> None:
-        try:
-            for step in count(start_step):
-                self._put(pack(self._batch(step)))
-        except Closed:
-            pass
-        except BaseException as error:  # raised again in the consumer, whatever it is
-            with contextlib.suppress(Closed):
-                self._put(error)
-
-    def _batch(self, step: int) -> list[Sample]:
-        start, stop = rank_slice(step, *self._share)
-        samples = self._order.samples(start, stop).tolist()
-        return self._window.take(
-            ((epoch_of(self._order, position), episode, frame), self._order.window(position)[0])
-            for position, (episode, frame) in enumerate(samples, start)
-        )
-
-    def _put(self, item: PackedBatch | BaseException) -> None:
-        while not self._closing.is_set():
-            try:
-                return self._batches.put(item, timeout=POLL_S)
-            except queue.Full:
-                continue
-        raise Closed
-
-
-def _check_fit(dataset: Dataset, preparation: Preparation, batch_size: int, world: int) -> None:
-    if batch_size < world:
-        raise InputError(f"train.batch_size = {batch_size} is less than the {world} processes; each needs a sample")
-    for key in preparation.cameras:
-        if key not in dataset.camera_keys:
-            known = ", ".join(dataset.camera_keys) or "none"
+    def _account(self, ready: Ready) -> None:
+        self.num_samples += sum(batch.num_samples for batch in ready.batches)
+        self.num_images += sum(ready.num_images)
+        for replacement in ready.replacements:
+            self._tell(f"sample {tuple(replacement.bad)} replaced by {tuple(replacement.used)}: {replacement.reason}")
+        self.replacements += ready.replacements
+        allowed = self._limits.max_bad_fraction * max(self.num_samples, BAD_FROM_SAMPLES)
+        if len(self.replacements) > allowed:
             raise InputError(
-                f"{dataset.root}: the model looks at camera {key!r}, the dataset has: {known}; set data.cameras"
+                f"{len(self.replacements)} of {self.num_samples} samples cannot be read; data.max_bad_fraction"
+                f" = {self._limits.max_bad_fraction} allows fewer; the last: {self.replacements[-1].reason}; "
+                "`vlarge data check --deep` finds all of them"
             )
 
+    def _with_images(self, ready: Ready) -> list[PackedBatch]:
+        shape = (sum(ready.num_images), *self._image_shape, 3)
+        images = self._view.view(ready.slot, shape, self._release)
+        batches, first = [], 0
+        for batch, count in zip(ready.batches, ready.num_images, strict=True):
+            batches.append(replace(batch, images_NHWC=images[first : first + count]))
+            first += count
+        return batches
 
-def _sample_bytes(dataset: Dataset, preparation: Preparation) -> int:
-    pixels = len(preparation.cameras) * preparation.image_size**2 * 3
-    numbers = 4 * (dataset.state_dim + preparation.action_horizon * dataset.action_dim)
-    return pixels + numbers + 8 * preparation.max_text_tokens
+    def _release(self, slot: int) -> None:
+        if not self._closed:
+            self._service.release(slot)
+
+
+class InProcess:
+    """A service in threads of this process, for one rank."""
+
+    def __init__(self, node: NodeService) -> None:
+        self.node = node
+
+    def take(self, timeout_s: float) -> Ready | None:
+        return self.node.take(0, timeout_s)
+
+    def release(self, slot: int) -> None:
+        self.node.release(slot)
+
+    @property
+    def counters(self) -> dict[str, Any]:
+        return self.node.counters()
+
+    def late(self) -> str:
+        return self.node.late()
+
+    def close(self) -> None:
+        self.node.close()
+
+
+def stream_here(
+    feed: Feed, datasets: Sequence[Dataset] = (), limits: Limits = DEFAULT_LIMITS, tell: Callable[[str], None] = print
+) -> Stream:
+    """A stream decoded by threads of this process, which is the only rank of its node."""
+    node = feed.open(datasets)
+    view = ArenaView(os.dup(node.arena.file), node.arena.slot_bytes)
+    return Stream(InProcess(node), view, feed.image_shape, limits, tell)

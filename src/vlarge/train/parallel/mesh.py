@@ -13,11 +13,12 @@ import torch.distributed as dist
 
 @dataclass(frozen=True)
 class World:
-    """rank of size; local_rank picks the device of this node."""
+    """rank of size; local_rank of local_size on this node picks the device."""
 
     rank: int = 0
     size: int = 1
     local_rank: int = 0
+    local_size: int = 1
 
     @property
     def is_main(self) -> bool:
@@ -30,6 +31,15 @@ class World:
         total = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(total)
         return total.tolist()
+
+    def of_this_node(self, text: str) -> str:
+        """What the first process of this node says; others may say anything. At most 128 bytes."""
+        if self.size == 1:
+            return text
+        mine = torch.tensor([*text.encode().ljust(128)], dtype=torch.uint8)
+        said = [torch.empty_like(mine) for _ in range(self.size)]
+        dist.all_gather(said, mine)
+        return bytes(said[self.rank - self.local_rank].tolist()).decode().strip()
 
     def barrier(self) -> None:
         if self.size > 1:
@@ -45,6 +55,7 @@ def joined_world() -> Iterator[World]:
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend)
     try:
-        yield World(dist.get_rank(), dist.get_world_size(), int(os.environ["LOCAL_RANK"]))
+        local_rank, local_size = (int(os.environ[name]) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"))
+        yield World(dist.get_rank(), dist.get_world_size(), local_rank, local_size)
     finally:
         dist.destroy_process_group()

@@ -1,0 +1,143 @@
+"""A rank's side of a service that is a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from vlarge.contracts import InputError
+from vlarge.data.service.arena import ArenaView
+from vlarge.data.service.batches import Ready
+from vlarge.data.service.feed import Feed
+from vlarge.data.service.messages import NEXT, RELEASE, REQUEST, Gone, Receiver, restore
+from vlarge.data.service.stream import DEFAULT_LIMITS, Limits, Stream
+
+SILENT_S = 5.0  # beyond what was agreed, before a service that says nothing is called silent
+
+
+class ServiceDied(RuntimeError):
+    """The data service ended in the middle of a run."""
+
+
+class ServiceProcess:
+    """Starts a node's service. Other ranks of the node connect to `address`, a name that lies in no file system."""
+
+    def __init__(self, feed: Feed) -> None:
+        self.address = f"vlarge-data-{secrets.token_hex(16)}"
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind("\0" + self.address)
+            listener.listen()
+            command = [sys.executable, "-m", "vlarge.data.service", str(listener.fileno())]
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[listener.fileno()])
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:  # it tells, or its exit code does
+            pipe.write(feed.to_json().encode())
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def end(self) -> str:
+        """Wait for a service that has gone, and say how it ended."""
+        code = self._process.wait(10)
+        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+class Remote:
+    """The connection of one rank, `local_rank` of its node. process: where this rank started the service."""
+
+    def __init__(self, address: str, local_rank: int, process: ServiceProcess | None = None) -> None:
+        self._process = process
+        self._connection = socket.socket(socket.AF_UNIX)
+        self._connection.connect("\0" + address)
+        self._connection.sendall(struct.pack("<Q", local_rank))
+        self._receiver = Receiver(self._connection)
+        self._asked = False
+        self._late = "the data service does not answer"
+        self.counters: dict[str, Any] = {}
+
+    def take(self, timeout_s: float) -> Ready | None:
+        try:
+            self._ask(timeout_s)
+            header, body = self._receiver.message(timeout_s + SILENT_S)
+        except TimeoutError:
+            self._late = "the data service does not answer"
+            return None
+        except (Gone, ConnectionError) as error:
+            raise self._died() from error
+        if "late" in header:
+            self._late = header["late"]
+            return None
+        if "error" in header:
+            raise InputError(header["error"]) if header["is_input"] else ServiceDied(header["error"])
+        self._asked = False
+        self.counters = header["counters"]
+        return restore(header, body)
+
+    def _died(self) -> ServiceDied:
+        how = f" ({self._process.end()})" if self._process else ""
+        return ServiceDied(f"the node's data service has ended{how}; continue the run with --resume")
+
+    def _ask(self, timeout_s: float) -> None:
+        if not self._asked:
+            self._connection.sendall(REQUEST.pack(NEXT, int(timeout_s * 1000)))
+            self._asked = True
+
+    def open_view(self) -> ArenaView:
+        """The shared memory of the batches. Waits until the service has opened its datasets; raises what it raised."""
+        self._connection.settimeout(None)
+        try:
+            data, files, _, _ = socket.recv_fds(self._connection, 8, 1)
+        except ConnectionError as error:
+            raise self._died() from error
+        if not data:
+            raise self._died()
+        if not files:
+            self._raise(data)
+        return ArenaView(files[0], struct.unpack("<Q", data)[0])
+
+    def _raise(self, start: bytes) -> None:
+        self._receiver.push(start)
+        self._asked = True
+        self.take(SILENT_S)
+        raise AssertionError("a service that has no shared memory to offer says why")
+
+    def release(self, slot: int) -> None:
+        with contextlib.suppress(OSError):
+            self._connection.sendall(REQUEST.pack(RELEASE, slot))
+
+    def late(self) -> str:
+        return self._late
+
+    def close(self) -> None:
+        self._connection.close()
+        if self._process:
+            self._process.close()
+
+
+def stream_from(
+    address: str,
+    local_rank: int,
+    image_shape: tuple[int, int],
+    process: ServiceProcess | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+    tell: Callable[[str], None] = print,
+) -> Stream:
+    """The stream of one rank from the service at `address`. Raises InputError for data that cannot be trained on."""
+    remote = Remote(address, local_rank, process)
+    try:
+        return Stream(remote, remote.open_view(), image_shape, limits, tell)
+    except BaseException:
+        remote.close()
+        raise

@@ -1,0 +1,125 @@
+"""Everything that decides a run's stream, as plain data that can be handed to another process."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from vlarge.contracts import InputError
+from vlarge.data.check import require_trainable
+from vlarge.data.config import Source
+from vlarge.data.index import Dataset, open_dataset
+from vlarge.data.mixture import Mixture
+from vlarge.data.order import Order
+from vlarge.data.service.node import NodeService
+from vlarge.data.service.plan import Node, Part, Plan
+from vlarge.data.transforms import Preparation
+
+MAX_CLIP_FRAMES = 128
+PLANNED_FRACTION = 0.8  # of what memory holds: the rest is for batches that ranks still look at
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feed:
+    """What a node's service needs. preparations: of each source, as JSON. image_shape: (height, width) of all images.
+
+    num_threads: that decode; 0 stands for one per core. budget_tokens: of a micro-batch, 0 for one micro-batch a step.
+    """
+
+    sources: tuple[Source, ...]
+    preparations: tuple[dict[str, Any], ...]
+    image_shape: tuple[int, int]
+    seed: int
+    batch_size: int
+    weights: tuple[float, ...] = ()
+    node: Node = field(default_factory=Node)
+    start_step: int = 0
+    clip_frames: int = 16
+    window_samples: int = 4096
+    num_threads: int = 0
+    memory_bytes: int = 4 << 30
+    budget_tokens: int = 0
+    image_tokens: int = 0
+    index_dir: str = ""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Feed:
+        """Inverse of `to_json`."""
+        data: dict[str, Any] = json.loads(text)
+        sources = tuple(Source(**_tuples(source)) for source in data.pop("sources"))
+        return cls(**_tuples(data) | {"sources": sources, "node": Node(**data["node"])})
+
+    def open(self, datasets: Sequence[Dataset] = ()) -> NodeService:
+        """Start the service in this process. datasets: of the sources, where they are open already."""
+        opened = datasets or [open_dataset(source) for source in self.sources]
+        preparations = [Preparation.from_json(p) for p in self.preparations]
+        plan = self.plan([self._part(d, p) for d, p in zip(opened, preparations, strict=True)])
+        step_bytes = self._sample_bytes(plan) * self.batch_size // self.node.num_nodes
+        room = max(2, self.memory_bytes // step_bytes)
+        return NodeService(
+            plan,
+            self.start_step,
+            image_shape=self.image_shape,
+            num_threads=self.num_threads or len(os.sched_getaffinity(0)),
+            max_batches=room * self.node.ranks_per_node,
+        )
+
+    def plan(self, parts: Sequence[Part]) -> Plan:
+        if self.batch_size < self.node.num_nodes * self.node.ranks_per_node:
+            num_ranks = self.node.num_nodes * self.node.ranks_per_node
+            raise InputError(f"train.batch_size = {self.batch_size} is less than the {num_ranks} processes; raise it")
+        weights = np.array(self.weights or [1.0] * len(parts))
+        orders = [
+            Order(part.spans_S3[:, 2], self.seed, part.clip_frames, int(self.window_samples * share))
+            for part, share in zip(parts, weights / weights.sum(), strict=True)
+        ]
+        plan = Plan(
+            parts, Mixture(orders, self.weights), self.batch_size, node=self.node, budget_tokens=self.budget_tokens
+        )
+        held = int(PLANNED_FRACTION * self.memory_bytes * self.node.num_nodes / self._sample_bytes(plan))
+        plan.horizon_samples = max(held // len(parts), self.batch_size)
+        return plan
+
+    def _sample_bytes(self, plan: Plan) -> int:
+        return max(1, max(part.num_images for part in plan.parts) * self.image_shape[0] * self.image_shape[1] * 3)
+
+    def _part(self, dataset: Dataset, preparation: Preparation) -> Part:
+        require_trainable(dataset)
+        check_cameras(dataset, preparation)
+        clip_frames = aligned(self.clip_frames, dataset.gop_frames(preparation.cameras))
+        return Part(dataset, preparation, spans_of(dataset), clip_frames, self.image_tokens)
+
+
+def _tuples(data: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+
+
+def spans_of(dataset: Dataset) -> np.ndarray:
+    """int64 [S, 3] of (episode position, first frame, length): where samples may start."""
+    lengths = dataset.lengths
+    return np.stack([np.arange(len(lengths)), np.zeros_like(lengths), lengths], axis=1)
+
+
+def aligned(clip_frames: int, gop_frames: int) -> int:
+    """The multiple of a group of pictures nearest to `clip_frames`, where that is not far off."""
+    if gop_frames > MAX_CLIP_FRAMES:
+        return clip_frames
+    return max(1, round(clip_frames / gop_frames)) * gop_frames
+
+
+def check_cameras(dataset: Dataset, preparation: Preparation) -> None:
+    """Raise InputError for a camera that the preparation names and the dataset does not have."""
+    for key in preparation.cameras:
+        if key not in dataset.camera_keys:
+            known = ", ".join(dataset.camera_keys) or "none"
+            raise InputError(
+                f"{dataset.root}: the model looks at camera {key!r}, the dataset has: {known}; set data.cameras"
+            )

@@ -1,0 +1,95 @@
+"""What a node's service and its ranks say to each other: numbers as raw bytes, the rest as JSON, nothing pickled."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from vlarge.contracts import PackedBatch, SampleId
+from vlarge.data.service.batches import Ready, Replacement
+
+REQUEST = struct.Struct("<BQ")  # kind and number
+NEXT, RELEASE = 1, 2  # next: wait at most so many milliseconds before telling why; release: a slot
+_HEAD = struct.Struct("<IQ")
+ARRAYS = [item.name for item in fields(PackedBatch) if item.name != "images_NHWC"]
+
+
+class Gone(Exception):
+    """The other side has closed the connection."""
+
+
+def send(connection: socket.socket, header: dict[str, Any], arrays: list[np.ndarray] | None = None) -> None:
+    text = json.dumps(header).encode()
+    body = b"".join(np.ascontiguousarray(a).tobytes() for a in arrays or [])
+    connection.sendall(_HEAD.pack(len(text), len(body)) + text + body)
+
+
+class Receiver:
+    """Reads whole messages. A time-out keeps what has arrived for the next call."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._buffer = bytearray()
+
+    def message(self, timeout_s: float | None) -> tuple[dict[str, Any], memoryview]:
+        """(header, body). Raises TimeoutError, or Gone."""
+        self._fill(_HEAD.size, timeout_s)
+        text, body = _HEAD.unpack_from(self._buffer)
+        whole = bytes(self.exactly(_HEAD.size + text + body, timeout_s))
+        return json.loads(whole[_HEAD.size : _HEAD.size + text]), memoryview(whole)[_HEAD.size + text :]
+
+    def exactly(self, size: int, timeout_s: float | None = None) -> bytearray:
+        """The next `size` bytes."""
+        self._fill(size, timeout_s)
+        taken = self._buffer[:size]
+        del self._buffer[:size]
+        return taken
+
+    def push(self, data: bytes) -> None:
+        """Bytes that were read off the connection by other means."""
+        self._buffer += data
+
+    def _fill(self, size: int, timeout_s: float | None) -> None:
+        self._connection.settimeout(timeout_s)
+        while len(self._buffer) < size:
+            try:
+                data = self._connection.recv(1 << 20)
+            except ConnectionError as error:
+                raise Gone from error
+            if not data:
+                raise Gone
+            self._buffer += data
+
+
+def describe(ready: Ready) -> tuple[dict[str, Any], list[np.ndarray]]:
+    """A message that holds everything of a batch but its images."""
+    arrays = [getattr(batch, name) for batch in ready.batches for name in ARRAYS]
+    header = {
+        "step": ready.step,
+        "slot": ready.slot,
+        "num_images": ready.num_images,
+        "arrays": [[a.dtype.str, a.shape] for a in arrays],
+        "replacements": [[r.bad, r.used, r.reason] for r in ready.replacements],
+    }
+    return header, arrays
+
+
+def restore(header: dict[str, Any], body: memoryview) -> Ready:
+    """Inverse of `describe`."""
+    arrays, start = [], 0
+    for dtype, shape in header["arrays"]:
+        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        arrays.append(np.frombuffer(body[start : start + size], dtype).reshape(shape).copy())
+        start += size
+    none = np.zeros((0, 0, 0, 3), np.uint8)
+    batches = [
+        PackedBatch(images_NHWC=none, **dict(zip(ARRAYS, arrays[i : i + len(ARRAYS)], strict=True)))
+        for i in range(0, len(arrays), len(ARRAYS))
+    ]
+    replacements = [Replacement(SampleId(*bad), SampleId(*used), why) for bad, used, why in header["replacements"]]
+    return Ready(header["step"], header["slot"], batches, header["num_images"], replacements)

@@ -1,0 +1,282 @@
+"""The data service of one node: threads decode what is planned straight into batches, ahead of its ranks."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vlarge.contracts import InputError, Sample, SampleId
+from vlarge.data.cache import ByteCache
+from vlarge.data.check import Unreachable
+from vlarge.data.manifest import EpisodeTable
+from vlarge.data.order import mix
+from vlarge.data.service.arena import Arena
+from vlarge.data.service.batches import OpenBatch, Ready, Replacement
+from vlarge.data.service.plan import Clip, Plan
+
+POLL_S = 0.2
+MAX_REPLACEMENTS = 32  # tries for one sample
+PLANNED_CLIPS = 256
+TABLE_BYTES = 128 << 20  # of recently read episodes' states and actions
+
+
+@dataclass(frozen=True)
+class Activity:
+    """What a thread is doing, and since when (of `time.monotonic`)."""
+
+    stage: str
+    detail: str
+    since_s: float
+
+
+class Closed(Exception):
+    """The service was closed while a thread waited."""
+
+
+class NodeService:
+    """Decodes for the ranks of one node from `start_step` on; `take` hands each rank its batches, in order.
+
+    Clips are read in the order in which they are first needed, by `num_threads` threads, while there is room for the
+    batches that they go to: `max_batches` are open, ready or held by ranks at most. A sample that cannot be read is
+    replaced by another of its dataset, always the same one. Other errors reach every rank.
+    """
+
+    def __init__(
+        self, plan: Plan, start_step: int, *, image_shape: tuple[int, int], num_threads: int, max_batches: int
+    ) -> None:
+        self.plan = plan
+        self.max_batches = max_batches
+        self._image_shape = (*image_shape, 3)
+        most_images = max(part.num_images for part in plan.parts) * plan.batch_size
+        self.arena = Arena(most_images * int(np.prod(self._image_shape)))
+        self._state = threading.Condition()
+        self._open: dict[tuple[int, int], OpenBatch] = {}
+        self._ready: dict[tuple[int, int], Ready] = {}
+        self._next_step = [start_step] * plan.node.ranks_per_node
+        self._opened = start_step  # steps below are open, ready or gone
+        self._clips: queue.Queue[Clip] = queue.Queue(PLANNED_CLIPS)
+        self._error: BaseException | None = None
+        self._closed = False
+        self.activities: dict[str, Activity] = {}
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self._tables: ByteCache[tuple[int, int], EpisodeTable] = ByteCache(self._read_table, TABLE_BYTES)
+        self._decoded_before = [part.dataset.num_decoded for part in plan.parts]
+        work = [threading.Thread(target=self._guarded, args=(self._plan_ahead, start_step), name="plan", daemon=True)]
+        for i in range(num_threads):
+            work.append(
+                threading.Thread(target=self._guarded, args=(self._load_ahead,), name=f"decode-{i}", daemon=True)
+            )
+        self._threads = work
+        for thread in work:
+            thread.start()
+
+    def take(self, rank: int, timeout_s: float) -> Ready | None:
+        """The next batch of a rank of this node; None when there is none yet. Raises what stopped the service."""
+        key = self._next_step[rank], rank
+        with self._state:
+            self._state.wait_for(lambda: key in self._ready or self._error or self._closed, timeout_s)
+            if self._error:
+                raise self._error
+            if key not in self._ready:
+                return None
+            self._next_step[rank] += 1
+            return self._ready.pop(key)
+
+    def release(self, slot: int) -> None:
+        """A rank has no use for a slot's images any more."""
+        with self._state:
+            self.arena.give_back(slot)
+            self._state.notify_all()
+
+    def close(self) -> None:
+        """Stop the threads. May be called twice."""
+        with self._state:
+            if self._closed:
+                return
+            self._closed = True
+            self._state.notify_all()
+        for thread in self._threads:
+            thread.join()
+        self._open.clear()
+        self.arena.close()
+
+    @property
+    def num_decoded(self) -> int:
+        """Frames decoded so far, those on the way to others included."""
+        now = [part.dataset.num_decoded for part in self.plan.parts]
+        return sum(now) - sum(self._decoded_before)
+
+    def counters(self) -> dict[str, Any]:
+        """What has been done so far: frames decoded, seconds by stage over all threads, batches that are ready."""
+        seconds = {stage: round(s, 3) for stage, s in self.seconds.copy().items()}
+        return {"frames_decoded": self.num_decoded, "ready_batches": len(self._ready), "seconds": seconds}
+
+    def late(self) -> str:
+        """What each thread is doing, the longest at it first."""
+        now_s = time.monotonic()
+        doing = sorted(self.activities.copy().items(), key=lambda item: item[1].since_s)
+        told = [f"{name}: {a.stage} {a.detail} for {now_s - a.since_s:.0f} s" for name, a in doing if name != "plan"]
+        return "; ".join(told) or "the decode threads are idle: planning"
+
+    # ---- threads
+
+    def _start(self, name: str, work: Callable[..., None], *arguments: object) -> threading.Thread:
+        thread = threading.Thread(target=self._guarded, args=(work, *arguments), name=name, daemon=True)
+        thread.start()
+        return thread
+
+    def _guarded(self, work: Callable[..., None], *arguments: object) -> None:
+        try:
+            work(*arguments)
+        except Closed:
+            pass
+        except BaseException as error:  # raised again in every rank, whatever it is
+            with self._state:
+                self._error = self._error or error
+                self._state.notify_all()
+
+    def _plan_ahead(self, start_step: int) -> None:
+        with self._doing("plan", ""):
+            for clip in self.plan.clips(start_step):
+                while True:
+                    self._check_open()
+                    try:
+                        self._clips.put(clip, timeout=POLL_S)
+                        break
+                    except queue.Full:
+                        continue
+
+    def _load_ahead(self) -> None:
+        while True:
+            clip = self._admit()
+            try:
+                self._load(clip)
+            except Unreachable:
+                raise
+            except InputError:
+                self._load_one_by_one(clip)
+
+    def _admit(self) -> Clip:
+        # The next clip, once there is room for the batches that its frames go to. Batches open in order, so that those
+        # that are taken next always have room.
+        with self._state:
+            while True:
+                self._check_open()
+                try:
+                    clip = self._clips.get_nowait()
+                    break
+                except queue.Empty:
+                    self._state.wait(POLL_S / 20)
+            with self._doing("wait for room", f"batch {clip.last_step}"):
+                self._state.wait_for(lambda: self._closed or self._error or self._has_room(clip.last_step))
+            self._check_open()
+            while self._opened <= clip.last_step:
+                self._open_step(self._opened)
+                self._opened += 1
+            return clip
+
+    def _has_room(self, step: int) -> bool:
+        return self.arena.num_taken + (step + 1 - self._opened) * self.plan.node.ranks_per_node <= self.max_batches
+
+    def _check_open(self) -> None:
+        if self._closed or self._error:
+            raise Closed
+
+    def _open_step(self, step: int) -> None:
+        for rank, sizes in enumerate(self.plan.layout(step).sizes):
+            slot = self.arena.take()
+            images = self.arena.view(slot, (sum(n for _, n in sizes), *self._image_shape))
+            batch = OpenBatch(step, slot, images, sizes)
+            self._open[step, rank] = batch
+            self._finish(rank, batch)
+
+    def _finish(self, rank: int, batch: OpenBatch) -> None:
+        if batch.is_complete:
+            self._ready[batch.step, rank] = self._open.pop((batch.step, rank)).ready()
+            self._state.notify_all()
+
+    # ---- reading
+
+    def _load(self, clip: Clip) -> None:
+        part = self.plan.parts[clip.part]
+        samples = self._numbers(clip)
+        batches = [self._open[place.step, place.rank] for place in clip.places]
+        episode = part.dataset.episodes[clip.episode]
+        for camera, key in enumerate(part.preparation.cameras):
+            outs = [batch.image(place, camera) for batch, place in zip(batches, clip.places, strict=True)]
+            with self._doing("decode", f"episode {episode.index}, {key}, {part.dataset.root}"):
+                part.dataset.fill_frames(episode, key, clip.frames, outs)
+        with self._state:
+            for place, sample, batch in zip(clip.places, samples, batches, strict=True):
+                batch.put(place, sample, part.num_images)
+                self._finish(place.rank, batch)
+
+    def _numbers(self, clip: Clip) -> list[Sample]:
+        part = self.plan.parts[clip.part]
+        episode, frames = part.dataset.episodes[clip.episode], np.array(clip.frames)
+        with self._doing("read rows", f"episode {episode.index}, {part.dataset.root}"):
+            table = self._tables.get((clip.part, clip.episode))
+        with self._doing("prepare", f"episode {episode.index}, {part.dataset.root}"):
+            prepared = part.preparation.numbers(table, frames)
+        return [
+            Sample(SampleId(clip.part, episode.index, frame), {}, *numbers)
+            for frame, numbers in zip(clip.frames, prepared, strict=True)
+        ]
+
+    def _read_table(self, key: tuple[int, int]) -> EpisodeTable:
+        part, episode = key
+        dataset = self.plan.parts[part].dataset
+        return dataset.read_table(dataset.episodes[episode]).copy()
+
+    def _load_one_by_one(self, clip: Clip) -> None:
+        for frame, place in zip(clip.frames, clip.places, strict=True):
+            single = Clip(clip.part, clip.episode, (frame,), (place,), clip.epoch)
+            try:
+                self._load(single)
+            except Unreachable:
+                raise
+            except InputError as error:
+                self._replace(single, str(error))
+
+    def _replace(self, clip: Clip, reason: str) -> None:
+        """Put another sample of the dataset in the place of one that cannot be read: which one follows from its id."""
+        part, (frame,), (place,) = self.plan.parts[clip.part], clip.frames, clip.places
+        bad = SampleId(clip.part, part.dataset.episodes[clip.episode].index, frame)
+        for attempt in range(MAX_REPLACEMENTS):
+            episode, other = self._other_sample(clip, attempt)
+            used = SampleId(clip.part, part.dataset.episodes[episode].index, other)
+            replacement, noted = Replacement(bad, used, reason), self._open[place.step, place.rank].replacements
+            noted.append(replacement)  # before the batch may be complete
+            try:
+                return self._load(Clip(clip.part, episode, (other,), (place,), clip.epoch))
+            except Unreachable:
+                raise
+            except InputError:
+                noted.remove(replacement)
+        raise InputError(f"{part.dataset.root}: {reason}; and {MAX_REPLACEMENTS} others drawn in its place are bad too")
+
+    def _other_sample(self, clip: Clip, attempt: int) -> tuple[int, int]:
+        order = self.plan.mixture.orders[clip.part]
+        draw = mix(order.seed, clip.episode, clip.frames[0], clip.epoch, attempt)
+        position = clip.epoch * order.num_samples + int(draw[0] % np.uint64(order.num_samples))
+        span, offset = order.sample(position)
+        episode, first, _ = self.plan.parts[clip.part].spans_S3[span].tolist()
+        return episode, first + offset
+
+    @contextmanager
+    def _doing(self, stage: str, detail: str) -> Iterator[None]:
+        name, start_s = threading.current_thread().name, time.monotonic()
+        self.activities[name] = Activity(stage, detail, start_s)
+        try:
+            yield
+        finally:
+            del self.activities[name]
+            self.seconds[stage] += time.monotonic() - start_s

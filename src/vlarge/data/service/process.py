@@ -1,0 +1,99 @@
+"""A node's service as a process of its own: it feeds the ranks that connect, and ends with the first that leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import socket
+import struct
+import sys
+import threading
+import traceback
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from vlarge.contracts import InputError
+from vlarge.data.service.feed import Feed
+from vlarge.data.service.messages import NEXT, RELEASE, REQUEST, Gone, Receiver, describe, send
+from vlarge.data.service.node import NodeService
+
+CONNECT_S = 300.0  # ranks have so long to appear: their models are built meanwhile
+_CREDENTIALS = struct.Struct("3i")
+
+
+def main() -> None:
+    """`python -m vlarge.data.service FD`: FD is a listening socket; the feed comes as JSON on standard input."""
+    end_with_parent()
+    listener = socket.socket(fileno=int(sys.argv[1]))
+    listener.settimeout(CONNECT_S)
+    feed = Feed.from_json(sys.stdin.read())
+    with ThreadPoolExecutor(1) as pool:
+        service = pool.submit(feed.open)
+        for _ in range(feed.node.ranks_per_node):
+            threading.Thread(target=_serve, args=(_accept(listener), service), daemon=True).start()
+    threading.Event().wait()  # the end is the first rank's, or the parent's
+
+
+def end_with_parent() -> None:
+    """Let the kernel kill this process when its parent dies, however that happens."""
+    import ctypes
+    import signal
+
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _accept(listener: socket.socket) -> socket.socket:
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except TimeoutError:
+            os._exit(1)
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        if _CREDENTIALS.unpack(credentials)[1] == os.getuid():
+            return connection
+        connection.close()
+
+
+def _serve(connection: socket.socket, opening: Future[NodeService]) -> None:
+    requests = Receiver(connection)
+    try:
+        service = opening.result()
+    except BaseException as error:
+        return _fail(connection, error)
+    try:
+        (rank,) = struct.unpack("<Q", requests.exactly(8))
+        socket.send_fds(connection, [struct.pack("<Q", service.arena.slot_bytes)], [service.arena.file])
+        wanted: queue.Queue[float] = queue.Queue()
+        threading.Thread(target=_answer, args=(connection, service, rank, wanted), daemon=True).start()
+        while True:
+            kind, number = REQUEST.unpack(requests.exactly(REQUEST.size))
+            if kind == NEXT:
+                wanted.put(number / 1000)
+            elif kind == RELEASE:
+                service.release(number)
+    except (Gone, OSError):
+        os._exit(0)  # a rank has left: the run is over, or about to be
+
+
+def _answer(connection: socket.socket, service: NodeService, rank: int, wanted: queue.Queue[float]) -> None:
+    try:
+        while True:
+            patience_s = wanted.get()
+            while (ready := service.take(rank, patience_s)) is None:
+                send(connection, {"late": service.late()})
+            header, arrays = describe(ready)
+            send(connection, {**header, "counters": service.counters()}, arrays)
+    except OSError:
+        os._exit(0)
+    except BaseException as error:
+        _fail(connection, error)
+
+
+def _fail(connection: socket.socket, error: BaseException) -> None:
+    is_input = isinstance(error, InputError)
+    text = str(error) if is_input else "".join(traceback.format_exception(error))
+    with contextlib.suppress(OSError):
+        send(connection, {"error": text, "is_input": is_input})

@@ -1,0 +1,124 @@
+"""The service as a process: the same batches, and a clear end for everyone, however one of them dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from test_stream import feed_of, take
+
+from vlarge.contracts import InputError, PackedBatch
+from vlarge.data.config import Source
+from vlarge.data.index import Dataset, open_dataset
+from vlarge.data.service.client import ServiceDied, ServiceProcess, stream_from
+from vlarge.data.service.feed import Feed
+from vlarge.data.service.plan import Node
+from vlarge.data.service.stream import stream_here
+
+DEADLINE_S = 60
+
+
+@pytest.fixture(scope="module")
+def dataset(make_datasets: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    path = tmp_path_factory.mktemp("process") / "set"
+    make_datasets.make(path, make_datasets.Spec("v3.0", episodes=4, length="12:20", size="48x64", codec="h264", gop=4))
+    return open_dataset(Source(path=str(path)))
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def same(one: list[PackedBatch], other: list[PackedBatch]) -> bool:
+    names = PackedBatch.__dataclass_fields__
+    return all(np.array_equal(getattr(a, n), getattr(b, n)) for a, b in zip(one, other, strict=True) for n in names)
+
+
+def test_the_batches_are_those_of_a_stream_in_this_process(dataset: Dataset) -> None:
+    feed = feed_of(dataset, size=32)
+    process = ServiceProcess(feed)
+    stream = stream_from(process.address, 0, feed.image_shape, process)
+    assert same(take(stream, 30), take(stream_here(feed, [dataset]), 30))
+    assert not is_running(process.pid)
+
+
+def test_two_ranks_share_one_service(dataset: Dataset) -> None:
+    feed = feed_of(dataset, size=32, batch_size=8, node=Node(0, 1, 2))
+    process = ServiceProcess(feed)
+    streams = [stream_from(process.address, rank, feed.image_shape, process if rank == 0 else None) for rank in (1, 0)]
+    alone = take(stream_here(feed_of(dataset, size=32, batch_size=8), [dataset]), 10)
+    for batch in alone:
+        parts = [next(stream)[0] for stream in streams]
+        ids = sorted(i for part in parts for i in part.sample_ids_B3.tolist())
+        assert ids == sorted(batch.sample_ids_B3.tolist())
+        assert {part.num_samples for part in parts} == {4}
+    for stream in streams:
+        stream.close()
+    wait_until(lambda: not is_running(process.pid))
+
+
+def test_a_killed_service_ends_the_run_with_a_clear_error(dataset: Dataset) -> None:
+    feed = feed_of(dataset, size=32)
+    process = ServiceProcess(feed)
+    stream = stream_from(process.address, 0, feed.image_shape, process)
+    kept = next(stream)[0]
+    before = kept.images_NHWC.copy()
+    os.kill(process.pid, signal.SIGKILL)
+    with pytest.raises(ServiceDied, match=r"ended .killed by SIGKILL.; continue the run with --resume"):
+        take(stream, 10_000)
+    assert (kept.images_NHWC == before).all()
+
+
+def test_a_killed_trainer_leaves_no_process_and_no_shared_memory(dataset: Dataset, tmp_path: Path) -> None:
+    (tmp_path / "feed.json").write_text(feed_of(dataset, size=32).to_json())
+    program = (
+        "import sys; from vlarge.data.service.client import *; from vlarge.data.service.feed import Feed\n"
+        "feed = Feed.from_json(open(sys.argv[1]).read()); p = ServiceProcess(feed)\n"
+        "stream = stream_from(p.address, 0, feed.image_shape, p); next(stream); print(p.pid, flush=True)\n"
+        "for _ in stream: pass"
+    )
+    before = set(os.listdir("/dev/shm"))
+    trainer = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path / "feed.json")], stdout=subprocess.PIPE, text=True
+    )
+    assert trainer.stdout is not None
+    with trainer.stdout as output:
+        pid = int(output.readline())
+        assert is_running(pid)
+        trainer.kill()
+        trainer.wait()
+    wait_until(lambda: not is_running(pid))
+    assert set(os.listdir("/dev/shm")) == before
+
+
+def test_what_the_service_cannot_open_is_told_to_the_rank(dataset: Dataset) -> None:
+    feed = feed_of(dataset, size=32)
+    broken = Feed.from_json(feed.to_json().replace(str(dataset.root), str(dataset.root) + "-gone"))
+    process = ServiceProcess(broken)
+    with pytest.raises(InputError, match="-gone does not exist"):
+        stream_from(process.address, 0, feed.image_shape, process)
+    assert not is_running(process.pid)
+
+
+def test_a_feed_survives_the_way_to_another_process(dataset: Dataset) -> None:
+    feed = feed_of(dataset, size=32, node=Node(1, 2, 3), weights=(2.0,))
+    assert Feed.from_json(feed.to_json()) == feed

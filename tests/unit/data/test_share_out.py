@@ -1,0 +1,48 @@
+"""How a global batch is shared out: equal work, within budget, cheap to read."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vlarge.contracts import InputError
+from vlarge.data.pack import micro_batches, share_out
+
+COSTS = st.lists(st.integers(1, 60), min_size=1, max_size=80).map(np.array)
+
+
+@given(costs=COSTS, homes=st.integers(1, 30), num_nodes=st.integers(1, 5), ranks_per_node=st.integers(1, 4))
+@settings(max_examples=100, deadline=None)
+def test_every_rank_has_about_the_same_work(costs: np.ndarray, homes: int, num_nodes: int, ranks_per_node: int) -> None:
+    ranks = share_out(costs, np.arange(len(costs)) % homes, num_nodes, ranks_per_node)
+    nodes = np.bincount(ranks // ranks_per_node, costs, num_nodes)
+    assert nodes.max() - nodes.min() <= 2 * costs.max()
+    for node in range(num_nodes):
+        loads = np.bincount(ranks[ranks // ranks_per_node == node] % ranks_per_node, minlength=ranks_per_node)
+        assert loads.sum() == (ranks // ranks_per_node == node).sum()
+    work = np.bincount(ranks, costs, num_nodes * ranks_per_node).reshape(num_nodes, ranks_per_node)
+    assert (work.max(1) - work.min(1) <= costs.max()).all()
+
+
+def test_samples_that_are_read_together_share_a_node() -> None:
+    homes = np.repeat(np.arange(512), 4)
+    ranks = share_out(np.full(2048, 100), homes, 4, 8)
+    nodes = (ranks // 8).reshape(512, 4)
+    assert (nodes == nodes[:, :1]).all(1).mean() > 0.9
+    assert np.ptp(np.bincount(ranks)) <= 1
+
+
+@given(costs=COSTS, budget=st.integers(60, 200))
+@settings(max_examples=100, deadline=None)
+def test_micro_batches_hold_everything_once_within_the_budget(costs: np.ndarray, budget: int) -> None:
+    batches = micro_batches(costs, budget)
+    assert sorted(i for members in batches for i in members) == list(range(len(costs)))
+    assert all(costs[members].sum() <= budget for members in batches)
+    # First-fit decreasing needs at most 11/9 of the least possible number, and one.
+    assert len(batches) <= 11 / 9 * max(1, -(-costs.sum() // budget)) * 2 + 1
+
+
+def test_a_sample_beyond_the_budget_is_refused() -> None:
+    assert micro_batches(np.array([5, 6]), 0) == [[0, 1]]
+    with pytest.raises(InputError, match="micro_batch_tokens = 5 cannot hold a sample of 6 tokens"):
+        micro_batches(np.array([5, 6]), 5)
