@@ -35,6 +35,8 @@ class DataConfig(Source):
     Larger mixes better and costs memory; 0 shuffles all frames of an epoch, and decodes many of them several times.
     workers: threads of each node's data service; -1: one for each core; 0: no service, this process decodes.
     memory_bytes: what the service may take for decoded frames.
+    cache: "resized" keeps frames at training resolution in `cache_dir` on local disk as the first epoch passes, at most
+    `cache_bytes`, so that later epochs and runs need not decode; "none" keeps nothing.
     max_bad_fraction: of samples that cannot be read and are replaced; more stop the run.
     stall_s: a wait for data so long is reported, with what is being waited for.
     index_dir: where indexes of datasets are kept, so that the next run opens them at once.
@@ -47,6 +49,9 @@ class DataConfig(Source):
     window_samples: int = setting(4096, least=0)
     workers: int = setting(-1, least=-1)
     memory_bytes: int = setting(4 << 30, least=1 << 20)
+    cache: str = "none"  # or "resized"
+    cache_dir: str = "~/.cache/vlarge/frames"
+    cache_bytes: int = setting(100 << 30, least=0)
     max_bad_fraction: float = setting(0.05, least=0)
     stall_s: float = setting(10.0, above=0)
     index_dir: str = "~/.cache/vlarge/index"

@@ -77,6 +77,8 @@ def _plan_from(files: PolicyFiles, recipe: Recipe, dataset: Dataset) -> Plan:
 def feed_of(recipe: Recipe, preparation: Preparation, world: World, start_step: int) -> Feed:
     """What this process's data service needs: one for the node, or one for the process alone."""
     data, size = recipe.data, preparation.image_size
+    if data.cache not in ("none", "resized"):
+        raise InputError(f"data.cache is {data.cache!r}; use 'none' or 'resized'")
     ranks = world.local_size if data.workers else 1
     return Feed(
         sources=(Source(**{item.name: getattr(data, item.name) for item in fields(Source)}),),
@@ -90,6 +92,8 @@ def feed_of(recipe: Recipe, preparation: Preparation, world: World, start_step: 
         window_samples=data.window_samples,
         num_threads=1 if data.workers == 0 else max(0, data.workers),
         memory_bytes=data.memory_bytes,
+        cache_dir=data.cache_dir if data.cache == "resized" else "",
+        cache_bytes=data.cache_bytes,
     )
 
 

@@ -147,6 +147,17 @@ def test_a_resumed_stream_has_the_same_bytes(dataset: Dataset) -> None:
             assert np.array_equal(getattr(one, name), getattr(other, name)), name
 
 
+def test_kept_frames_need_no_decoder(dataset: Dataset, tmp_path: Path) -> None:
+    plain = take(stream_of(dataset, size=32, batch_size=9), 3 * dataset.num_frames // 9)
+    for _ in range(2):
+        stream = stream_of(dataset, size=32, batch_size=9, cache_dir=str(tmp_path), cache_bytes=1 << 30)
+        batches = take(stream, 3 * dataset.num_frames // 9)
+        for one, other in zip(plain, batches, strict=True):
+            assert np.array_equal(one.images_NHWC, other.images_NHWC)
+        decoded = stream.counters()["frames_decoded"]
+    assert decoded == 0
+
+
 def test_memory_is_used_again(dataset: Dataset) -> None:
     stream = stream_of(dataset, size=32, batch_size=4, memory_bytes=1 << 20)
     for _ in range(200):

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from vlarge.contracts import InputError
 from vlarge.data.check import require_trainable
 from vlarge.data.config import Source
+from vlarge.data.frame_cache import FrameCache
 from vlarge.data.index import Dataset, open_dataset
 from vlarge.data.mixture import Mixture
 from vlarge.data.order import Order
@@ -28,6 +30,7 @@ PLANNED_FRACTION = 0.8  # of what memory holds: the rest is for batches that ran
 class Feed:
     """What a node's service needs. preparations: of each source, as JSON. image_shape: (height, width) of all images.
 
+    cache_dir: where frames are kept at their final size, at most cache_bytes for each source; "" for not at all.
     num_threads: that decode; 0 stands for one per core. budget_tokens: of a micro-batch, 0 for one micro-batch a step.
     """
 
@@ -45,7 +48,8 @@ class Feed:
     memory_bytes: int = 4 << 30
     budget_tokens: int = 0
     image_tokens: int = 0
-    index_dir: str = ""
+    cache_dir: str = ""
+    cache_bytes: int = 0
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -95,7 +99,14 @@ class Feed:
         require_trainable(dataset)
         check_cameras(dataset, preparation)
         clip_frames = aligned(self.clip_frames, dataset.gop_frames(preparation.cameras))
-        return Part(dataset, preparation, spans_of(dataset), clip_frames, self.image_tokens)
+        return Part(dataset, preparation, spans_of(dataset), clip_frames, self.image_tokens, self._cache(dataset))
+
+    def _cache(self, dataset: Dataset) -> FrameCache | None:
+        if not self.cache_dir:
+            return None
+        height, width = self.image_shape
+        folder = Path(self.cache_dir).expanduser() / f"{dataset.revision}-{height}x{width}"
+        return FrameCache(folder, self.image_shape, self.cache_bytes)
 
 
 def _tuples(data: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,11 +16,11 @@ import numpy as np
 from vlarge.contracts import InputError, Sample, SampleId
 from vlarge.data.cache import ByteCache
 from vlarge.data.check import Unreachable
-from vlarge.data.manifest import EpisodeTable
+from vlarge.data.manifest import Episode, EpisodeTable
 from vlarge.data.order import mix
 from vlarge.data.service.arena import Arena
 from vlarge.data.service.batches import OpenBatch, Ready, Replacement
-from vlarge.data.service.plan import Clip, Plan
+from vlarge.data.service.plan import Clip, Part, Plan
 
 POLL_S = 0.2
 MAX_REPLACEMENTS = 32  # tries for one sample
@@ -212,12 +212,24 @@ class NodeService:
         episode = part.dataset.episodes[clip.episode]
         for camera, key in enumerate(part.preparation.cameras):
             outs = [batch.image(place, camera) for batch, place in zip(batches, clip.places, strict=True)]
-            with self._doing("decode", f"episode {episode.index}, {key}, {part.dataset.root}"):
-                part.dataset.fill_frames(episode, key, clip.frames, outs)
+            self._fill(part, episode, key, clip.frames, outs)
         with self._state:
             for place, sample, batch in zip(clip.places, samples, batches, strict=True):
                 batch.put(place, sample, part.num_images)
                 self._finish(place.rank, batch)
+
+    def _fill(self, part: Part, episode: Episode, key: str, frames: Sequence[int], outs: list[np.ndarray]) -> None:
+        missing, where = list(range(len(frames))), f"episode {episode.index}, {key}, {part.dataset.root}"
+        if part.cache:
+            with self._doing("read kept frames", where):
+                missing = part.cache.read(key, episode.index, episode.length, frames, outs)
+        if missing:
+            with self._doing("decode", where):
+                part.dataset.fill_frames(episode, key, [frames[i] for i in missing], [outs[i] for i in missing])
+        if part.cache and missing:
+            with self._doing("keep frames", where):
+                for i in missing:
+                    part.cache.write(key, episode.index, episode.length, frames[i], outs[i])
 
     def _numbers(self, clip: Clip) -> list[Sample]:
         part = self.plan.parts[clip.part]

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from vlarge.data.frame_cache import FrameCache
 from vlarge.data.index import Dataset
 from vlarge.data.mixture import Mixture
 from vlarge.data.pack import micro_batches, share_out
@@ -41,6 +42,7 @@ class Part:
     spans_S3: np.ndarray
     clip_frames: int
     image_tokens: int = 0
+    cache: FrameCache | None = None
 
     @property
     def num_images(self) -> int:
