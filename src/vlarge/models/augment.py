@@ -21,6 +21,8 @@ def batch_images(batch: PackedBatch, device: torch.device) -> Tensor:
     images_NHWC = torch.from_numpy(batch.images_NHWC).to(device)
     if not len(batch.augment_N7):
         return images_NHWC
+    if len(batch.augment_N7) != len(images_NHWC):
+        raise ValueError(f"{len(batch.augment_N7)} draws for {len(images_NHWC)} images")
     return apply(images_NHWC, torch.from_numpy(batch.augment_N7).to(device))
 
 

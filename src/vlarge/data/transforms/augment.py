@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import struct
 from collections.abc import Iterable
 
 import numpy as np
@@ -27,7 +28,7 @@ def draw(seed: int, epoch: int, sample_id: SampleId, cameras: Iterable[str]) -> 
 
 
 def _draw(seed: int, epoch: int, sample_id: SampleId, camera: str) -> tuple[float, ...]:
-    x, y, turn, brightness, contrast, saturation = _uniform((seed, epoch, *sample_id, camera))
+    x, y, turn, brightness, contrast, saturation = _uniform(f"{seed} {epoch} {' '.join(map(str, sample_id))} {camera}")
     colours = 1 + BRIGHTNESS * brightness, 1 + CONTRAST * contrast, 1 + SATURATION * saturation
     if "wrist" in camera:  # it shows where the gripper is: its geometry stays
         return 1.0, 0.0, 0.0, 0.0, *colours
@@ -35,7 +36,7 @@ def _draw(seed: int, epoch: int, sample_id: SampleId, camera: str) -> tuple[floa
     return CROP * math.cos(angle), CROP * math.sin(angle), (1 - CROP) * x, (1 - CROP) * y, *colours
 
 
-def _uniform(key: tuple[int | str, ...]) -> np.ndarray:
-    # Six numbers in [-1, 1), by BLAKE2b of the key's text: no generator's state or version enters.
-    digest = hashlib.blake2b(repr(key).encode(), digest_size=48).digest()
-    return (np.frombuffer(digest, "<u8") >> np.uint64(11)) * 2.0**-52 - 1
+def _uniform(key: str) -> list[float]:
+    # Six numbers in [-1, 1), by BLAKE2b: no generator's state or version enters.
+    digest = hashlib.blake2b(key.encode(), digest_size=48).digest()
+    return [(number >> 11) * 2.0**-52 - 1 for number in struct.unpack("<6Q", digest)]

@@ -125,7 +125,7 @@ class Relative(Stage):
     uses_state: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _check_dims("relative", self.dims, max(self.dims, default=0) + 1)
+        _check_dims("relative", self.dims)
 
     def actions(self, actions_SA: np.ndarray, state_A: np.ndarray) -> np.ndarray:
         return self._moved(actions_SA, -state_A)
@@ -231,6 +231,6 @@ def _as_tuple(value: Any) -> Any:
     return tuple(_as_tuple(item) for item in value) if isinstance(value, list) else value
 
 
-def _check_dims(what: str, dims: tuple[int, ...], num_dims: int) -> None:
-    if not dims or len(set(dims)) < len(dims) or not all(type(d) is int and 0 <= d < num_dims for d in dims):
-        raise InputError(f"{what} dimensions {dims} must be different whole numbers from 0 to {num_dims - 1}")
+def _check_dims(what: str, dims: tuple[int, ...], num_dims: float = math.inf) -> None:
+    if len(set(dims)) < len(dims) or not all(type(dim) is int and 0 <= dim < num_dims for dim in dims):
+        raise InputError(f"{what} dimensions {dims} must be different whole numbers, at least 0 and below {num_dims}")
