@@ -13,7 +13,7 @@ from torch.nn.functional import grid_sample
 
 from vlarge.contracts import PackedBatch
 
-CHUNK = 64  # pictures changed at a time: bounds what the float copies take
+CHUNK = 16  # pictures changed at a time: bounds what the float copies take
 
 
 def batch_images(batch: PackedBatch, device: torch.device) -> Tensor:
@@ -38,20 +38,18 @@ def apply(images_NHWC: Tensor, draws_N7: Tensor) -> Tensor:
 
 
 def _warp(images_NHWC: Tensor, draws_N7: Tensor) -> Tensor:
-    # float32 [N, 3, H, W] of whole numbers from 0 to 255. Pictures that keep their geometry are not interpolated.
+    # float32 [N, 3, H, W] of whole numbers from 0 to 255: a picture that keeps its geometry stays as it is.
     images_NCHW = images_NHWC.permute(0, 3, 1, 2).float()
-    moved = (draws_N7[:, 0] != 1) | (draws_N7[:, 1:4] != 0).any(1)
-    grid = _grid(draws_N7[moved], *images_NCHW.shape[2:])
-    images_NCHW[moved] = grid_sample(images_NCHW[moved], grid, align_corners=False).round_()
-    return images_NCHW
+    return grid_sample(images_NCHW, _grid(draws_N7, *images_NCHW.shape[2:]), align_corners=False).round_()
 
 
 def _grid(draws_N7: Tensor, height: int, width: int) -> Tensor:
     # Where each pixel comes from [N, H, W, 2]. Elementwise: a matrix product may round differently for other N.
     cos, sin, x, y = draws_N7[:, :4].T[..., None, None]
-    rows = _centres(height, draws_N7.device)[:, None] * (height / width)  # x and y in one unit: no shear
+    rows = _centres(height, draws_N7.device)[:, None]
     columns = _centres(width, draws_N7.device)
-    return torch.stack((cos * columns - sin * rows + x, (sin * columns + cos * rows) * (width / height) + y), -1)
+    shape = width / height  # rows and columns count in other units: without it a turn would shear
+    return torch.stack((cos * columns + x - (sin / shape) * rows, (sin * shape) * columns + y + cos * rows), -1)
 
 
 def _centres(length: int, device: torch.device) -> Tensor:
@@ -59,10 +57,11 @@ def _centres(length: int, device: torch.device) -> Tensor:
 
 
 def _recolour(images_NCHW: Tensor, draws_N7: Tensor) -> Tensor:
-    # uint8 [N, H, W, 3]. The mean is a sum of whole numbers, so no order of summation changes it.
+    # uint8 [N, H, W, 3]: own * pixel + other * (sum of its colours) + shift. Sums are of whole numbers and exact, so
+    # their order changes nothing: in float32 along a row, in float64 over the picture.
     brightness, contrast, saturation = draws_N7[:, 4:].T[..., None, None, None]
-    total = images_NCHW.sum((1, 2, 3), dtype=torch.float64, keepdim=True)
-    mean = (total / images_NCHW[0].numel()).float() * brightness
-    bright = (images_NCHW * brightness - mean) * contrast + mean
-    grey = (bright[:, :1] + bright[:, 1:2] + bright[:, 2:]) / 3
-    return (grey + (bright - grey) * saturation).round_().clamp_(0, 255).byte().permute(0, 2, 3, 1).contiguous()
+    mean = images_NCHW.sum(3).double().mean((1, 2)).float()[:, None, None, None] / images_NCHW.shape[3]
+    own, shift = brightness * contrast * saturation, (1 - contrast) * brightness * mean
+    other = brightness * contrast * (1 - saturation) / 3
+    changed = (images_NCHW * own).add_(images_NCHW.sum(1, keepdim=True) * other + shift)
+    return changed.round_().clamp_(0, 255).byte().permute(0, 2, 3, 1).contiguous()

@@ -166,9 +166,9 @@ def test_dimensions_by_name_number_and_range() -> None:
 
 
 def test_relative_dimensions_are_those_of_the_dataset() -> None:
-    kept = Select(3, (2, 1), (2, 1), (2.5, 4.25, 0.5))
-    chain = _chain(state_dims=("2", "1"), action_dims=("2", "1"), relative_actions=("elbow",))
-    assert chain == Chain((kept, Relative((1,))))
+    kept = Select(3, (1, 2), (1, 2), (2.5, 4.25, 0.5))
+    chain = _chain(state_dims=("1:",), action_dims=("1:",), relative_actions=("elbow",))
+    assert chain == Chain((kept, Relative((0,))))
     assert _chain(relative_actions=("0:2",)) == Chain((Relative((0, 1)),))
 
 

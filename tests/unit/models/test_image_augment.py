@@ -37,7 +37,7 @@ def test_pixels_do_not_depend_on_batch_or_threads() -> None:
     images, draws = _images(150, 23, 37), _draws(150)
     together = augment.apply(images, draws)
     assert together.dtype == torch.uint8
-    for i in (0, 1, 63, 64, 65, 149):
+    for i in (0, 1, 15, 16, 17, 149):
         torch.testing.assert_close(augment.apply(images[i : i + 1], draws[i : i + 1])[0], together[i], rtol=0, atol=0)
     threads = torch.get_num_threads()
     torch.set_num_threads(3 - min(threads, 2))
