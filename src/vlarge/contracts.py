@@ -64,6 +64,10 @@ class SampleId(NamedTuple):
     frame: int
 
 
+def _no_augmentation() -> np.ndarray:
+    return np.zeros((0, 7), np.float32)
+
+
 @dataclass(frozen=True)
 class Sample:
     """One training sample, resized and normalised, not yet packed.
@@ -71,6 +75,7 @@ class Sample:
     images: camera key -> uint8 [H, W, 3], present cameras only, in the dataset's order
     prompt_ids: int64 token ids of the whole text prefix
     state_A, actions_SA: float32, normalised; actions hold valid steps only (1 to action_horizon)
+    augment_N7: float32, how training changes each image (`data.transforms.augment`); no rows where it does not
     """
 
     id: SampleId
@@ -78,6 +83,7 @@ class Sample:
     prompt_ids: np.ndarray
     state_A: np.ndarray
     actions_SA: np.ndarray
+    augment_N7: np.ndarray = field(default_factory=_no_augmentation)
 
 
 @dataclass(frozen=True)
@@ -97,6 +103,7 @@ class PackedBatch:
     actions_SA: np.ndarray  # float32, normalised
     num_actions_B: np.ndarray  # int64
     action_dims_B: np.ndarray  # int64
+    augment_N7: np.ndarray = field(default_factory=_no_augmentation)  # float32 [N, 7], or [0, 7]: images stay
 
     @property
     def num_samples(self) -> int:

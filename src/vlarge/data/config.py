@@ -30,6 +30,14 @@ class Source:
 class DataConfig(Source):
     """Which samples a run trains on and in what order.
 
+    camera_slots: the model's names of the cameras, one for each, where they differ from the dataset's; a name with
+    "wrist" in it is a camera on a gripper.
+    state_dims, action_dims: dimensions to keep, in this order, each a name, a number or a range as "0:7"; empty: all.
+    state_scale, state_offset, action_scale, action_offset: one number for each kept dimension, which becomes
+    value * scale + offset (a joint's sign and zero, which way a gripper opens); empty: as it is.
+    relative_actions: action dimensions that are targets for the same dimension of the state; the model learns their
+    distance from the state at the start of the chunk.
+    augment: crop, turn and recolour pictures in training, as openpi does for π0.5.
     clip_frames, window_samples: the shuffle. Episodes are cut into clips of about `clip_frames` frames (whole groups of
     pictures), clips are permuted, and samples are drawn at random from a window of clips with `window_samples` samples.
     Larger mixes better and costs memory; 0 shuffles all frames of an epoch, and decodes many of them several times.
@@ -45,6 +53,15 @@ class DataConfig(Source):
     normalization: str = "quantile"  # or "mean_std", "min_max"
     tokenizer: str = "bytes"  # or the path of a tokenizer.json
     max_text_tokens: int = setting(512, least=1)
+    camera_slots: tuple[str, ...] = ()
+    state_dims: tuple[str, ...] = ()
+    action_dims: tuple[str, ...] = ()
+    state_scale: tuple[float, ...] = ()
+    state_offset: tuple[float, ...] = ()
+    action_scale: tuple[float, ...] = ()
+    action_offset: tuple[float, ...] = ()
+    relative_actions: tuple[str, ...] = ()
+    augment: bool = False
     clip_frames: int = setting(16, least=1)
     window_samples: int = setting(4096, least=0)
     workers: int = setting(-1, least=-1)

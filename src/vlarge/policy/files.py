@@ -66,7 +66,7 @@ def write_policy(
     theirs = find_family(model_name).to_lerobot({k: v.detach().cpu() for k, v in weights.items()}, sizes)
     save_file({k: v.contiguous() for k, v in theirs.items()}, folder / WEIGHTS, metadata={"format": "pt"})
     features = {
-        key: {"type": "VISUAL", "shape": [3, preparation.image_size, preparation.image_size]}
+        preparation.chain.camera(key): {"type": "VISUAL", "shape": [3, preparation.image_size, preparation.image_size]}
         for key in preparation.cameras
     }
     features[STATE] = {"type": "STATE", "shape": [preparation.state_normalizer.dim]}

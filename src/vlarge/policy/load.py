@@ -47,4 +47,4 @@ class CheckpointPolicy:
         shape = (self.action_horizon, self.num_action_columns)
         noise = keyed_generator(*noise_key).standard_normal(shape, dtype=np.float32)
         actions = self.model.sample(batch, torch.from_numpy(noise).to(self.device))
-        return p.actions_inverse(actions.cpu().numpy()[:, : p.action_normalizer.dim])
+        return p.actions_inverse(actions.cpu().numpy()[:, : p.action_normalizer.dim], observation.state)

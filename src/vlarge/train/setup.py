@@ -19,6 +19,7 @@ from vlarge.data.service.stream import Limits, Stream, stream_here
 from vlarge.data.stats import dataset_stats
 from vlarge.data.tokens import load_tokenizer
 from vlarge.data.transforms import Normalizer, Preparation
+from vlarge.data.transforms.configure import camera_slots, chain_for, chain_stats
 from vlarge.models.registry import find_family
 from vlarge.policy.files import PolicyFiles, build_model, read_policy
 from vlarge.recipe import Recipe
@@ -49,10 +50,15 @@ def plan(recipe: Recipe, dataset: Dataset) -> Plan:
     if recipe.model.init:
         return _plan_from(read_policy(resolve(recipe.model.init, repo_type="model")), recipe, dataset)
     tokenizer = load_tokenizer(recipe.data.tokenizer)
-    sizes = find_family(recipe.model.name).resolve(
-        recipe.model, vocab_size=tokenizer.vocab_size, action_dim=dataset.action_dim
-    )
     stats = dataset_stats(dataset)
+    chain = chain_for(recipe.data, dataset, stats[ACTION].mean)
+    sizes = find_family(recipe.model.name).resolve(
+        recipe.model,
+        vocab_size=tokenizer.vocab_size,
+        action_dim=len(chain.actions(stats[ACTION].mean, stats[STATE].mean)),
+    )
+    if chain.stages:
+        stats = chain_stats(dataset, chain, sizes.action_horizon)
     preparation = Preparation(
         image_size=sizes.image_size,
         action_horizon=sizes.action_horizon,
@@ -61,15 +67,18 @@ def plan(recipe: Recipe, dataset: Dataset) -> Plan:
         state_normalizer=Normalizer(recipe.data.normalization, stats[STATE]),
         action_normalizer=Normalizer(recipe.data.normalization, stats[ACTION]),
         max_text_tokens=recipe.data.max_text_tokens,
+        chain=chain,
     )
     return Plan(recipe.model.name, sizes, preparation, None)
 
 
 def _plan_from(files: PolicyFiles, recipe: Recipe, dataset: Dataset) -> Plan:
-    """Start from a policy: its sizes, cameras and statistics win over the recipe's and the dataset's."""
+    """Start from a policy: its sizes, cameras, stages and statistics win over the recipe's and the dataset's."""
     if files.model_name != recipe.model.name:
         raise InputError(f"model.init holds a {files.model_name!r} policy, the recipe asks for {recipe.model.name!r}")
     p = files.preparation
+    if recipe.data.camera_slots:
+        p = p.look_through(camera_slots(recipe.data, dataset))
     p.check_fit("model.init", str(dataset.root), dataset.camera_keys, dataset.state_dim, dataset.action_dim)
     return Plan(files.model_name, files.sizes, p, files)
 
@@ -92,6 +101,7 @@ def feed_of(recipe: Recipe, preparation: Preparation, world: World, start_step: 
         window_samples=data.window_samples,
         num_threads=1 if data.workers == 0 else max(0, data.workers),
         memory_bytes=data.memory_bytes,
+        augment=data.augment,
         cache_dir=data.cache_dir if data.cache == "resized" else "",
         cache_bytes=data.cache_bytes,
     )

@@ -8,7 +8,7 @@ import pytest
 from vlarge.contracts import InputError
 from vlarge.data.stats import compute
 from vlarge.data.tokens import ByteTokenizer, prompt_text
-from vlarge.data.transforms import Normalizer, Preparation, resize_with_pad
+from vlarge.data.transforms import Normalizer, Preparation
 
 METHODS = ("quantile", "mean_std", "min_max")
 
@@ -69,28 +69,6 @@ def test_mean_std_and_min_max() -> None:
 def test_unknown_method() -> None:
     with pytest.raises(InputError, match="'quantile', 'mean_std' or 'min_max'"):
         Normalizer("minmax", compute([_awkward_rows()]))
-
-
-def test_resize_is_identity_at_size() -> None:
-    image = np.random.default_rng(0).integers(0, 256, (32, 32, 3)).astype(np.uint8)
-    assert resize_with_pad(image, 32) is image
-
-
-@pytest.mark.parametrize(("height", "width", "rows", "columns"), [(48, 64, 24, 32), (64, 48, 32, 24), (16, 8, 32, 16)])
-def test_resize_keeps_aspect_and_centres(height: int, width: int, rows: int, columns: int) -> None:
-    result = resize_with_pad(np.full((height, width, 3), 200, np.uint8), 32)
-    assert result.shape == (32, 32, 3)
-    top, left = (32 - rows) // 2, (32 - columns) // 2
-    expected = np.zeros((32, 32, 3), np.uint8)
-    expected[top : top + rows, left : left + columns] = 200
-    np.testing.assert_array_equal(result, expected)
-
-
-def test_resize_agrees_with_pillow() -> None:
-    image_module = pytest.importorskip("PIL.Image")
-    image = np.random.default_rng(0).integers(0, 256, (90, 120, 3)).astype(np.uint8)
-    theirs = np.asarray(image_module.fromarray(image).resize((32, 24), image_module.Resampling.BILINEAR))
-    assert np.abs(resize_with_pad(image, 32)[4:28].astype(int) - theirs).max() <= 1
 
 
 def _preparation() -> Preparation:

@@ -87,6 +87,15 @@ def test_actions_come_back_in_raw_units(checkpoint: Path) -> None:
     assert values.std() == pytest.approx(2.0, abs=1.2)
 
 
+def test_relative_actions_start_from_the_state_that_was_seen(checkpoint: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(checkpoint, copy)
+    file = copy / "checkpoints" / "last" / "pretrained_model" / "policy_preprocessor.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"stages": [{"stage": "relative", "dims": [0, 1]}]}))
+    relative, absolute = (load_policy(path).infer(observation(), (0,)) for path in (copy, checkpoint))
+    np.testing.assert_allclose(relative - absolute, np.tile([4.0, 6.0, 0.0], (6, 1)), rtol=1e-5)
+
+
 def test_a_run_a_checkpoint_and_a_policy_folder_are_the_same_policy(checkpoint: Path) -> None:
     places = [checkpoint, checkpoint / "checkpoints" / "last", checkpoint / "checkpoints/last/pretrained_model"]
     assert {load_policy(place).name for place in places} == {"pi05 step 4"}

@@ -48,6 +48,7 @@ class Feed:
     memory_bytes: int = 4 << 30
     budget_tokens: int = 0
     image_tokens: int = 0
+    augment: bool = False
     cache_dir: str = ""
     cache_bytes: int = 0
 
@@ -99,7 +100,9 @@ class Feed:
         require_trainable(dataset)
         check_cameras(dataset, preparation)
         clip_frames = aligned(self.clip_frames, dataset.gop_frames(preparation.cameras))
-        return Part(dataset, preparation, spans_of(dataset), clip_frames, self.image_tokens, self._cache(dataset))
+        return Part(
+            dataset, preparation, spans_of(dataset), clip_frames, self.image_tokens, self._cache(dataset), self.augment
+        )
 
     def _cache(self, dataset: Dataset) -> FrameCache | None:
         if not self.cache_dir:

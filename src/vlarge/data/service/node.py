@@ -8,7 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from vlarge.data.order import mix
 from vlarge.data.service.arena import Arena
 from vlarge.data.service.batches import OpenBatch, Ready, Replacement
 from vlarge.data.service.plan import Clip, Part, Plan
+from vlarge.data.transforms.augment import draw
 
 POLL_S = 0.2
 MAX_REPLACEMENTS = 32  # tries for one sample
@@ -238,10 +239,12 @@ class NodeService:
             table = self._tables.get((clip.part, clip.episode))
         with self._doing("prepare", f"episode {episode.index}, {part.dataset.root}"):
             prepared = part.preparation.numbers(table, frames)
-        return [
-            Sample(SampleId(clip.part, episode.index, frame), {}, *numbers)
-            for frame, numbers in zip(clip.frames, prepared, strict=True)
-        ]
+        ids = [SampleId(clip.part, episode.index, frame) for frame in clip.frames]
+        samples = [Sample(i, {}, *numbers) for i, numbers in zip(ids, prepared, strict=True)]
+        if not part.augment:
+            return samples
+        seed, names = self.plan.mixture.orders[clip.part].seed, part.camera_names
+        return [replace(sample, augment_N7=draw(seed, clip.epoch, sample.id, names)) for sample in samples]
 
     def _read_table(self, key: tuple[int, int]) -> EpisodeTable:
         part, episode = key

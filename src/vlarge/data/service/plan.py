@@ -43,6 +43,12 @@ class Part:
     clip_frames: int
     image_tokens: int = 0
     cache: FrameCache | None = None
+    augment: bool = False
+
+    @property
+    def camera_names(self) -> list[str]:
+        """The model's names of the cameras."""
+        return [self.preparation.chain.camera(key) for key in self.preparation.cameras]
 
     @property
     def num_images(self) -> int:
@@ -61,7 +67,7 @@ class Part:
 
 @lru_cache(maxsize=100_000)
 def _prompt_tokens(preparation: Preparation, task: str) -> int:
-    state_A = np.full(preparation.state_normalizer.dim, 9.0, np.float32)
+    state_A = np.full(preparation.state_normalizer.dim, 9.0, np.float32)  # the longest numbers
     return len(encode_prompt(preparation.tokenizer, task, state_A, preparation.max_text_tokens))
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from vlarge.contracts import PackedBatch
 from vlarge.models.attention import Segments, attend, rotary_angles, rotate
+from vlarge.models.augment import batch_images
 from vlarge.models.flow import sample_ode, time_features
 from vlarge.models.norm import AdaptiveRMSNorm, GatedAdaptiveRMSNorm, RMSNorm
 from vlarge.models.pi0.config import Pi0Config
@@ -191,7 +192,7 @@ class Pi05(nn.Module):
         """Keys and values of every prefix layer."""
         c = self.config
         text_TD = self.embed(torch.from_numpy(batch.text_T).to(self.device)) * c.width**0.5
-        images = torch.from_numpy(batch.images_NHWC).to(self.device)
+        images = batch_images(batch, self.device)
         tokens_TD = torch.cat((self.projector(self.vision(images)).float(), text_TD)) if len(images) else text_TD
         x_TD = tokens_TD[layout.prefix_index_T]
         rotary = rotary_angles(layout.positions_T, c.head_dim)
