@@ -48,7 +48,7 @@ def plan(recipe: Recipe, dataset: Dataset) -> Plan:
     sizes = find_family(recipe.model.name).resolve(
         recipe.model, vocab_size=tokenizer.vocab_size, action_dim=dataset.action_dim
     )
-    stats = dataset_stats(dataset)
+    stats = dataset_stats(dataset, recipe.data.index_dir)
     preparation = Preparation(
         image_size=sizes.image_size,
         action_horizon=sizes.action_horizon,
