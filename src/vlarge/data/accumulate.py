@@ -113,18 +113,19 @@ class Accumulator:
 
     def quantiles(self, levels: Sequence[float]) -> np.ndarray:
         """float64 [len(levels), dim], linearly interpolated."""
-        if not self._sketches and self._num_pending <= self._max_bins:
+        if self._num_pending == self.count <= self._max_bins:  # no sketch yet, and none needed
             ordered = np.sort(np.concatenate(self._pending, axis=1), axis=1).astype(np.float64)
             ranks, fraction = locate(self.count, levels)
             return interpolate(ordered[:, ranks].transpose(1, 2, 0), fraction[:, None])
         self._sketch_pending()
-        return np.stack([sketch.quantiles(levels) for sketch in self._sketches], axis=1)
+        columns = [sketch.quantiles(levels) for sketch in self._sketches]
+        return np.stack(columns, axis=1) if columns else np.zeros((len(levels), 0))
 
     def quantile_errors(self, levels: Sequence[float]) -> np.ndarray:
         """float64 [len(levels), dim]: no quantile is off by more than this; 0 where it is exact."""
         self._sketch_pending()
-        errors = [sketch.errors(levels) for sketch in self._sketches]
-        return np.stack(errors, axis=1) if errors else np.zeros((len(levels), 0))
+        columns = [sketch.errors(levels) for sketch in self._sketches]
+        return np.stack(columns, axis=1) if columns else np.zeros((len(levels), 0))
 
     def result(self) -> FeatureStats:
         """Raises InputError when no row was added."""

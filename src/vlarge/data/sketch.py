@@ -9,24 +9,26 @@ import numpy as np
 # Small datasets stay exact: up to this many different values are counted one by one.
 MAX_BINS = 2**17
 _MAGNITUDE = np.int64(2**63 - 1)
+_LEAST_NORMAL = 2.0**-1022
 
 
 class QuantileSketch:
     """Counts of at most `max_bins` bins; a bin is a run of neighbouring float64 numbers.
 
     A number's key is its float64 bit pattern as an int64 of the same order; its bin is the key without its `level`
-    lowest bits, where `level` is the least at which all numbers seen fill at most `max_bins` bins (the HDR and DDSketch
-    idea, arXiv:1908.10693, with bins that widen as in UDDSketch, arXiv:2004.08604). More numbers never lower that
-    level, and the bins of a level are unions of those of the level below, so what is collapsed on the way would be
+    lowest bits, where `level` is the least at which all numbers seen fill at most `max_bins` bins (bins of relative
+    width as in DDSketch, Masson et al. 2019, that widen as in UDDSketch, Epicoco et al. 2020). More numbers never lower
+    that level, and the bins of a level are unions of those of the level below, so what is collapsed on the way would be
     collapsed at the end: the sketch is a function of the multiset of numbers, whatever their order, pieces and merges.
 
     Error. While at most `max_bins` different values were seen, quantiles equal numpy's ("linear"). After that the two
     order statistics that a quantile interpolates are known up to their bins, so it is off by less than the wider one;
-    `errors` gives the bound. A bin is at most w = 2**(level - 52) |x| wide at a normal number x. Numbers of E octaves
-    (sign and exponent) fill at most E 2**(52 - level) bins, so the least level has w < 2 E / max_bins |x|: under 0.1 %
-    of the quantile for 64 octaves, under 0.9 % for whatever float32 holds. Numbers within one octave, such as a large
-    offset with noise, fill more than max_bins / 2 bins of one width, so w < 2 (max - min) / (max_bins - 3). A rank
-    has no bound but the bin's: numbers closer together than a bin are not told apart.
+    `errors` gives the bound. A bin is at most w = 2**(level - 52) |x| wide at a number x; 0, with which numbers below
+    2**-1022 then count, is exact. Numbers of E octaves (sign and exponent) fill at most E 2**(52 - level) bins, so the
+    least level has w < 2 E / max_bins |x|: with the default under 0.1 % of the quantile for 64 octaves, under 0.9 % for
+    whatever float32 holds. Numbers within one octave, such as a large offset with noise, fill more than max_bins / 2
+    bins of one width, so w < 2 (max - min) / (max_bins - 3). A rank is off by less than the bin's count; no smaller
+    bound holds for all data, as numbers closer together than a bin are not told apart.
 
     Memory: 16 bytes per bin.
     """
@@ -105,8 +107,11 @@ class QuantileSketch:
         place = (ranks - stops[bins] + self.counts[bins] + 0.5) / self.counts[bins]
         first = self.keys[bins] << self.level
         last = first | (np.int64(1) << self.level) - 1
-        low, high = (np.clip(keys, self._first_key, self._last_key) for keys in (first, last))
-        return _from_keys(low), _from_keys(high), place
+        low, high = (_from_keys(np.clip(keys, self._first_key, self._last_key)) for keys in (first, last))
+        if self.level:  # the bin that 0 shares with subnormal numbers is 0
+            low[np.abs(low) < _LEAST_NORMAL] = 0
+            high[np.abs(high) < _LEAST_NORMAL] = 0
+        return low, high, place
 
 
 def locate(count: int, levels: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:

@@ -117,8 +117,14 @@ def _show_whole(dataset: Dataset, found: Survey, as_json: bool) -> None:
 def _print_feature(title: str, feature: FeatureStats) -> None:
     columns = ("min", "q01", "mean", "q99", "max", "std")
     dims = zip(*(getattr(feature, name) for name in columns), strict=True)
-    rows = [(dim, *(f"{value:.4g}" for value in values)) for dim, values in enumerate(dims)]
+    rows = [(dim, *map(_cell, values)) for dim, values in enumerate(dims)]
     print_table(title, ("dim", *columns), rows)
+
+
+def _cell(value: float) -> str:
+    """Four digits where they fit nine characters: seven columns then fit 80."""
+    text = f"{value:.4g}"
+    return text if len(text) <= 9 else f"{value:.3g}"
 
 
 def _precision(accumulator: Accumulator) -> str:
