@@ -40,11 +40,10 @@ class FeatureStats:
 class Accumulator:
     """Takes rows array by array; knows min, max, mean, std and any quantile of each dimension.
 
-    min and max are exact. mean and std are float64 sums around each piece's own mean (two passes, corrected: Chan,
-    Golub, LeVeque 1983) that are merged as in Chan et al. 1979, so that a large offset costs no digits; their last bits
-    depend on the pieces and on the order of merges, which the caller keeps fixed. Quantiles depend on neither: they are
-    exact up to `max_bins` different values in a dimension and then within the bound of `QuantileSketch`. Numbers must
-    stay below 1e150, where squares overflow.
+    min and max are exact. mean and std are float64 sums around each piece's own mean, merged as in Chan, Golub, LeVeque
+    1979, so that a large offset costs no digits; their last bits depend on the pieces and on the order of merges, which
+    the caller keeps fixed. Quantiles depend on neither: they are exact up to `max_bins` different values in a dimension
+    and then within the bound of `QuantileSketch`. Numbers must stay below 1e150, where squares overflow.
 
     Memory per dimension: at most max_bins x (16 bytes + PENDING_PER_BIN numbers as they came).
     """
@@ -65,9 +64,7 @@ class Accumulator:
         low, high = columns.min(1).astype(np.float64), columns.max(1).astype(np.float64)
         mean = values.mean(1)
         values -= mean[:, None]
-        rest = values.mean(1)
-        square = np.einsum("dn,dn->d", values, values) - len(rows) * rest**2
-        self._fold(len(rows), low, high, mean + rest, square)
+        self._fold(len(rows), low, high, mean, np.einsum("dn,dn->d", values, values))
         self._keep([columns], len(rows))
 
     def merge(self, other: Accumulator) -> None:

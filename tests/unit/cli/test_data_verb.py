@@ -95,7 +95,7 @@ def test_stats_by_episode_and_task(good: Path, capsys: pytest.CaptureFixture[str
     _, whole = answer(capsys, "data", "stats", str(good))
     code, groups = answer(capsys, "data", "stats", str(good), "--by", by)
     assert code == 0
-    assert list(groups)[0] == ("0" if by == "episode" else "pick up block 0 and put it in the bin")
+    assert next(iter(groups)) == ("0" if by == "episode" else "pick up block 0 and put it in the bin")
     counts = [stats["action"]["count"] for stats in groups.values()]  # type: ignore[index]
     assert sum(counts) == whole["action"]["count"]  # type: ignore[call-overload, index]
     assert cli.main(["data", "stats", str(good), "--by", by]) == 0

@@ -94,10 +94,11 @@ def test_a_large_offset_costs_no_digits() -> None:
     np.testing.assert_allclose(result.mean - 1e9, (rows - 1e9).mean(0), atol=1e-6)
 
 
-def test_a_constant_has_no_spread_and_its_own_mean() -> None:
-    result = accumulated([np.full((n, 1), 0.1, np.float32) for n in (3, 1000, 17)]).result()
+@pytest.mark.parametrize("value", [0.1, 0.3, -2.7, 1e9 + 0.1])
+def test_a_constant_has_no_spread_and_its_own_mean(value: float) -> None:
+    result = accumulated([np.full((n, 1), value) for n in (3, 1000, 17, 401)]).result()
     for name in ("min", "max", "mean", "q01", "q99"):
-        assert getattr(result, name)[0] == np.float32(0.1)
+        assert getattr(result, name)[0] == value
     assert result.std[0] == 0
 
 

@@ -117,6 +117,15 @@ def test_an_offset_costs_no_resolution() -> None:
     assert np.abs(sketch.quantiles(LEVELS) - np.quantile(values, LEVELS)).max() < 1e-4
 
 
+def test_zero_stays_zero() -> None:
+    values = np.concatenate([np.zeros(100), np.random.default_rng(0).normal(size=300)])
+    for sign in (1, -1):
+        sketch = sketch_of(np.sort(sign * np.abs(values)), 32)
+        levels = [0.1, 0.9] if sign > 0 else [0.9, 0.1]
+        assert sketch.quantiles(levels)[0] == 0 == sketch.errors(levels)[0]
+        assert sketch.errors(levels)[1] > 0
+
+
 def test_a_finer_sketch_merges_into_a_coarser_one_and_not_the_reverse() -> None:
     values = np.random.default_rng(0).normal(size=5000)
     coarse = QuantileSketch(100)

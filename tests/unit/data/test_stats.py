@@ -247,6 +247,13 @@ def test_kept_statistics_in_doubt_are_computed_again(made: Path, tmp_path: Path,
     assert path.read_text() == text
 
 
+def test_another_dataset_s_file_is_not_taken(made: Path, tmp_path: Path) -> None:
+    whole, part = opened(made), opened(made, exclude_episodes=(0,))
+    stats.dataset_stats(part, str(tmp_path))
+    stats_file.path_of(part, str(tmp_path)).rename(stats_file.path_of(whole, str(tmp_path)))
+    assert stats_file.load(stats_file.path_of(whole, str(tmp_path)), whole) is None
+
+
 def test_a_folder_that_cannot_be_written_is_no_fault(made: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert stats.dataset_stats(opened(made), str(tmp_path / "file/index"))[STATE].count > 0
