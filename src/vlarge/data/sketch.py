@@ -23,12 +23,12 @@ class QuantileSketch:
 
     Error. While at most `max_bins` different values were seen, quantiles equal numpy's ("linear"). After that the two
     order statistics that a quantile interpolates are known up to their bins, so it is off by less than the wider one;
-    `errors` gives the bound. A bin is at most w = 2**(level - 52) |x| wide at a number x; 0, with which numbers below
-    2**-1022 then count, is exact. Numbers of E octaves (sign and exponent) fill at most E 2**(52 - level) bins, so the
-    least level has w < 2 E / max_bins |x|: with the default under 0.1 % of the quantile for 64 octaves, under 0.9 % for
-    whatever float32 holds. Numbers within one octave, such as a large offset with noise, fill more than max_bins / 2
-    bins of one width, so w < 2 (max - min) / (max_bins - 3). A rank is off by less than the bin's count; no smaller
-    bound holds for all data, as numbers closer together than a bin are not told apart.
+    `errors` gives the bound. A bin is at most w = 2**(level - 52) |x| wide at a number x (0 is exact, and numbers
+    up to 2**-1022 then count as 0). Numbers of E octaves (sign and exponent) fill at most E 2**(52 - level) bins, so
+    the least level has w < 2 E / max_bins |x|: with the default under 0.1 % of the quantile for 64 octaves, under 0.9 %
+    for whatever float32 holds. Numbers within one octave, such as a large offset with noise, fill more than
+    max_bins / 2 bins of one width, so w < 2 (max - min) / (max_bins - 3). A rank is off by less than the bin's count;
+    no smaller bound holds for all data, as numbers closer together than a bin are not told apart.
 
     Memory: 16 bytes per bin.
     """
@@ -108,9 +108,8 @@ class QuantileSketch:
         first = self.keys[bins] << self.level
         last = first | (np.int64(1) << self.level) - 1
         low, high = (_from_keys(np.clip(keys, self._first_key, self._last_key)) for keys in (first, last))
-        if self.level:  # the bin that 0 shares with subnormal numbers is 0
-            low[np.abs(low) < _LEAST_NORMAL] = 0
-            high[np.abs(high) < _LEAST_NORMAL] = 0
+        if self.level:
+            high[(low == 0) & (high < _LEAST_NORMAL)] = 0  # 0 shares its bin with subnormal numbers
         return low, high, place
 
 

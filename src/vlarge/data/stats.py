@@ -93,7 +93,9 @@ def survey(
 def _read_part(dataset: Dataset, episode: Episode, by_episode: bool, by_task: bool) -> _Part:
     table = dataset.read_table(episode)
     good = np.isfinite(table.state_TA).all(1) & np.isfinite(table.action_TA).all(1)
-    rows = {STATE: table.state_TA[good], ACTION: table.action_TA[good]}
+    rows = {STATE: table.state_TA, ACTION: table.action_TA}
+    if not good.all():
+        rows = {key: r[good] for key, r in rows.items()}
     whole = _accumulate(rows)
     stats = _results(whole) if by_episode and good.any() else None
     tasks = [task for task, is_good in zip(table.tasks, good, strict=True) if is_good] if by_task else []
