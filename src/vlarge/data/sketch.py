@@ -49,9 +49,8 @@ class QuantileSketch:
         """Add finite numbers [n] of any type; integers beyond 2**53 are taken as their nearest float64."""
         if len(values) == 0:
             return
-        ordered = np.sort(values)
-        first, last = _to_keys(ordered[[0, -1]].astype(np.float64))
-        keys = _to_keys(ordered.astype(np.float64))
+        keys = _to_keys(np.sort(values).astype(np.float64, copy=False))
+        first, last = keys[0], keys[-1]
         keys >>= self.level
         starts = _starts(keys)
         self._fold(first, last, keys[starts], np.diff(starts, append=len(keys)))
@@ -130,14 +129,12 @@ def interpolate(pair: np.ndarray, fraction: np.ndarray) -> np.ndarray:
     return np.where(fraction < 0.5, low + step * fraction, high - step * (1 - fraction))
 
 
-def _to_keys(values: np.ndarray) -> np.ndarray:
-    """Of float64 numbers, which it may overwrite."""
-    values += 0.0  # -0.0 becomes 0.0
-    bits = values.view(np.int64)
-    flipped = bits >> 63
-    flipped &= _MAGNITUDE
-    bits ^= flipped
-    return bits
+def _to_keys(ordered: np.ndarray) -> np.ndarray:
+    """Of ascending float64 numbers, which it overwrites."""
+    ordered += 0.0  # -0.0 becomes 0.0
+    keys = ordered.view(np.int64)
+    keys[: np.searchsorted(ordered, 0.0)] ^= _MAGNITUDE
+    return keys
 
 
 def _from_keys(keys: np.ndarray) -> np.ndarray:
