@@ -43,6 +43,7 @@ class Dataset:
         self.faults: tuple[Fault, ...] = manifest.faults
         self.state_dim = manifest.state_dim
         self.action_dim = manifest.action_dim
+        self.state_key, self.action_key = config.state_key, config.action_key
         self.camera_keys = tuple(
             k for k, c in self.cameras.items() if c.present and (not config.cameras or k in config.cameras)
         )

@@ -1,167 +1,175 @@
-"""Statistics of features over a dataset: exact, mergeable, from the data itself and never from its metadata."""
+"""Statistics of state and action over a dataset: from its rows, by one pass, and never from its metadata."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vlarge.contracts import ACTION, STATE, InputError
+from vlarge.contracts import ACTION, STATE
+from vlarge.data import stats_file
+from vlarge.data.accumulate import PENDING_PER_BIN, Accumulator, FeatureStats, PixelHistogram, compute, merge
+from vlarge.data.sketch import MAX_BINS
 
 if TYPE_CHECKING:
-    from vlarge.data.index import Dataset
+    from vlarge.data.index import Dataset, Episode
 
-# Rows kept for quantiles take at most this much per feature. Beyond it every second row is dropped, again and again:
-# quantiles are then those of evenly spaced rows, while min, max, mean and std stay exact.
-MAX_QUANTILE_BYTES = 512 * 2**20
+__all__ = [
+    "Accumulator", "FeatureStats", "PixelHistogram", "Survey", "compute", "dataset_stats", "episode_stats", "merge",
+    "survey", "task_stats",
+]  # fmt: skip
+
+KEYS = (STATE, ACTION)
+NUM_THREADS = 4
+# What the sketches of all tasks may take together, and what one has at least for each dimension.
+TASKS_BYTES = 2**30
+MIN_TASK_BINS = 2**10
+
+Features = dict[str, Accumulator]
+
+
+def _no_rows(max_bins: int = MAX_BINS) -> Features:
+    return {key: Accumulator(max_bins) for key in KEYS}
 
 
 @dataclass(frozen=True, eq=False)
-class FeatureStats:
-    """Per-dimension statistics, each float64 [dim]; std is the population's; count is the number of rows."""
+class Survey:
+    """Statistics of state and action by key (STATE, ACTION): of all rows, and of those of each episode and task.
 
-    min: np.ndarray
-    max: np.ndarray
-    mean: np.ndarray
-    std: np.ndarray
-    q01: np.ndarray
-    q99: np.ndarray
-    count: int
+    An episode or task without a row of finite numbers is left out.
+    """
 
-    def to_json(self) -> dict[str, Any]:
-        arrays = {name: getattr(self, name).tolist() for name in ("min", "max", "mean", "std", "q01", "q99")}
-        return {**arrays, "count": self.count}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> FeatureStats:
-        arrays = {name: np.asarray(data[name], np.float64) for name in ("min", "max", "mean", "std", "q01", "q99")}
-        return cls(**arrays, count=int(data["count"]))
+    whole: Features = field(default_factory=_no_rows)
+    by_episode: dict[int, dict[str, FeatureStats]] = field(default_factory=dict)
+    by_task: dict[str, dict[str, FeatureStats]] = field(default_factory=dict)
 
 
-def _named(levels: Sequence[float], quantiles: np.ndarray) -> dict[str, np.ndarray]:
-    return {f"q{round(100 * level):02d}": row for level, row in zip(levels, quantiles, strict=True)}
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """What one episode adds."""
+
+    episode: int
+    whole: Features
+    stats: dict[str, FeatureStats] | None
+    by_task: dict[str, Features]
 
 
-class Accumulator:
-    """Takes rows array by array; knows min, max, mean, std (Chan's merge of Welford, float64) and any quantile."""
+def survey(
+    dataset: Dataset, *, by_episode: bool = False, by_task: bool = False, num_threads: int = NUM_THREADS
+) -> Survey:
+    """Statistics of a dataset in one pass over its tables, files in parallel, episodes added in their order.
 
-    def __init__(self, max_quantile_bytes: int = MAX_QUANTILE_BYTES) -> None:
-        self.count = 0
-        self._max_quantile_bytes = max_quantile_bytes
-        self._rows: list[np.ndarray] = []
-        self._rows_bytes = 0
-        self._stride = 1
+    A row counts when all numbers of its state and action are finite. The result is the same, bit for bit, for any
+    number of threads. Memory: the tables of `num_threads` + 1 files, some 3 MB for each dimension, 100 bytes for each
+    dimension and episode or task asked for; sketches of tasks take TASKS_BYTES, or MIN_TASK_BINS for each if that is
+    more, so that quantiles of tasks are exact for small datasets and, in large ones, coarser the more tasks there are.
+    Raises InputError naming the file that cannot be read.
+    """
 
-    def add(self, rows: np.ndarray) -> None:
-        """Add rows [n, dim]; all must be finite."""
-        if len(rows) == 0:
-            return
-        self._keep_for_quantiles(rows)
-        values = rows.astype(np.float64)
-        low, high, mean = values.min(0), values.max(0), values.mean(0)
-        square = ((values - mean) ** 2).sum(0)
-        if self.count == 0:
-            self.min, self.max, self.mean, self._square, self.count = low, high, mean, square, len(rows)
-            return
-        self.min, self.max = np.minimum(self.min, low), np.maximum(self.max, high)
-        total = self.count + len(rows)
-        delta = mean - self.mean
-        self.mean = self.mean + delta * (len(rows) / total)
-        self._square = self._square + square + delta**2 * (self.count * len(rows) / total)
-        self.count = total
+    def read(episodes: Sequence[Episode]) -> list[_Part]:
+        return [_read_part(dataset, episode, by_episode, by_task) for episode in episodes]
 
-    def _keep_for_quantiles(self, rows: np.ndarray) -> None:
-        # Row i of the whole stream is kept when i is a multiple of the stride.
-        kept = rows[-self.count % self._stride :: self._stride].copy()
-        self._rows.append(kept)
-        self._rows_bytes += kept.nbytes
-        while self._rows_bytes > self._max_quantile_bytes and sum(map(len, self._rows)) > 1:
-            self._rows = [np.concatenate(self._rows)[::2].copy()]
-            self._rows_bytes = self._rows[0].nbytes
-            self._stride *= 2
-
-    @property
-    def std(self) -> np.ndarray:
-        return np.sqrt(self._square / self.count)
-
-    def quantiles(self, levels: Sequence[float]) -> np.ndarray:
-        """float64 [len(levels), dim], linearly interpolated."""
-        rows = np.concatenate(self._rows)
-        columns = [np.quantile(rows[:, d].astype(np.float64), levels) for d in range(rows.shape[1])]
-        return np.stack(columns, axis=1) if columns else np.zeros((len(levels), 0))
-
-    def result(self) -> FeatureStats:
-        """Raises InputError when no row was added."""
-        if self.count == 0:
-            raise InputError("no episode with frames to take statistics of; check data.path and data.exclude_episodes")
-        return FeatureStats(**self.summary((0.01, 0.99)), count=self.count)
-
-    def summary(self, levels: Sequence[float]) -> dict[str, np.ndarray]:
-        """min, max, mean, std and a quantile "q<percent>" per level, each float64 [dim]."""
-        moments = {"min": self.min, "max": self.max, "mean": self.mean, "std": self.std}
-        return {**moments, **_named(levels, self.quantiles(levels))}
+    found = Survey()
+    tasks: dict[str, Features] = {}
+    max_task_bins = _max_task_bins(dataset) if by_task else 0
+    # One thread reads the neighbours that share a file, so that no file is read twice.
+    files = [list(group) for _, group in groupby(dataset.episodes, key=lambda episode: episode.table_file)]
+    for part in (part for parts in _in_order(read, files, num_threads) for part in parts):
+        _merge(found.whole, part.whole)
+        if part.stats:
+            found.by_episode[part.episode] = part.stats
+        for task, features in part.by_task.items():
+            _merge(tasks.setdefault(task, _no_rows(max_task_bins)), features)
+    order = dict.fromkeys([*dataset.tasks, *tasks])
+    found.by_task.update({task: _results(tasks[task]) for task in order if task in tasks})
+    return found
 
 
-class PixelHistogram:
-    """Counts of every uint8 level per channel, so that pixel statistics are exact, quantiles too, at a fixed size."""
-
-    def __init__(self) -> None:
-        self.counts = np.zeros((3, 256), np.int64)
-
-    def add(self, images: np.ndarray) -> None:
-        """Add images, uint8 [n, H, W, 3]."""
-        for channel in range(3):
-            self.counts[channel] += np.bincount(images[..., channel].ravel(), minlength=256)
-
-    def merge(self, other: PixelHistogram) -> None:
-        self.counts += other.counts
-
-    def summary(self, levels: Sequence[float]) -> dict[str, np.ndarray]:
-        """min, max, mean, std and a quantile "q<percent>" per level, each float64 [3]; pixel values in [0, 1]."""
-        values = np.arange(256) / 255
-        weights = self.counts / self.counts.sum(1, keepdims=True)
-        mean = weights @ values
-        present = self.counts > 0
-        return {
-            "min": values[present.argmax(1)],
-            "max": values[255 - present[:, ::-1].argmax(1)],
-            "mean": mean,
-            "std": np.sqrt((weights * (values - mean[:, None]) ** 2).sum(1)),
-            **_named(levels, self._quantiles(levels)),
-        }
-
-    def _quantiles(self, levels: Sequence[float]) -> np.ndarray:
-        cumulative = self.counts.cumsum(1)
-        result = np.empty((len(levels), 3))
-        for channel, running in enumerate(cumulative):
-            rank = np.asarray(levels) * (running[-1] - 1)
-            low = np.searchsorted(running, np.floor(rank), side="right")
-            high = np.searchsorted(running, np.ceil(rank), side="right")
-            result[:, channel] = (low + (high - low) * (rank - np.floor(rank))) / 255
-        return result
+def _read_part(dataset: Dataset, episode: Episode, by_episode: bool, by_task: bool) -> _Part:
+    table = dataset.read_table(episode)
+    good = np.isfinite(table.state_TA).all(1) & np.isfinite(table.action_TA).all(1)
+    rows = {STATE: table.state_TA, ACTION: table.action_TA}
+    if not good.all():
+        rows = {key: r[good] for key, r in rows.items()}
+    whole = _accumulate(rows)
+    stats = _results(whole) if by_episode and good.any() else None
+    tasks = [task for task, is_good in zip(table.tasks, good, strict=True) if is_good] if by_task else []
+    names = list(dict.fromkeys(tasks))
+    if len(names) <= 1:
+        return _Part(episode.index, whole, stats, dict.fromkeys(names, whole))
+    numbers = {name: number for number, name in enumerate(names)}
+    task_R = np.array([numbers[task] for task in tasks])
+    parts = {name: {key: r[task_R == number] for key, r in rows.items()} for name, number in numbers.items()}
+    return _Part(episode.index, whole, stats, {name: _accumulate(part) for name, part in parts.items()})
 
 
-def compute(arrays: Iterable[np.ndarray]) -> FeatureStats:
-    """Statistics of the rows of all arrays [n, dim] together. Raises InputError when there is no row."""
-    accumulator = Accumulator()
-    for rows in arrays:
-        accumulator.add(rows)
-    return accumulator.result()
+def _accumulate(rows: dict[str, np.ndarray]) -> Features:
+    features = _no_rows()
+    for key, accumulator in features.items():
+        accumulator.add(rows[key])
+    return features
 
 
-def dataset_stats(dataset: Dataset) -> dict[str, FeatureStats]:
-    """Statistics of state and action over the usable episodes. Raises InputError for NaN or inf, naming the episode."""
-    accumulators = {STATE: Accumulator(), ACTION: Accumulator()}
-    for episode in dataset.episodes:
-        table = dataset.read_table(episode)
-        for key, rows in ((STATE, table.state_TA), (ACTION, table.action_TA)):
-            if not np.isfinite(rows).all():
-                frame = int(np.argmin(np.isfinite(rows).all(1)))
-                raise InputError(
-                    f"{dataset.root}: NaN or inf in {key}, episode {episode.index} frame {frame}; "
-                    f"leave the episode out with --data.exclude_episodes {episode.index}"
-                )
-            accumulators[key].add(rows)
-    return {key: accumulator.result() for key, accumulator in accumulators.items()}
+def _merge(into: Features, part: Features) -> None:
+    for key, accumulator in into.items():
+        accumulator.merge(part[key])
+
+
+def _results(features: Features) -> dict[str, FeatureStats]:
+    return {key: accumulator.result() for key, accumulator in features.items()}
+
+
+def _max_task_bins(dataset: Dataset) -> int:
+    """A power of two, from what is known before a row is read."""
+    dim_bytes = 16 + 4 * PENDING_PER_BIN
+    num_bins = TASKS_BYTES // (dim_bytes * max(1, dataset.state_dim + dataset.action_dim))
+    if sum(episode.length for episode in dataset.episodes) <= num_bins:
+        return MAX_BINS
+    share = num_bins // max(1, len(dataset.tasks))
+    return min(max(MIN_TASK_BINS, 2 ** max(0, share.bit_length() - 1)), MAX_BINS)
+
+
+def _in_order[T, R](work: Callable[[T], R], items: Iterable[T], num_threads: int) -> Iterator[R]:
+    """Results in the order of the items, worked on in threads that are at most `num_threads` items ahead."""
+    waiting: deque[Future[R]] = deque()
+    pool = ThreadPoolExecutor(num_threads, "stats")
+    try:
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) > num_threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def dataset_stats(dataset: Dataset, index_dir: str | None = None) -> dict[str, FeatureStats]:
+    """Statistics of all rows, as `survey`. Raises InputError where no row is finite.
+
+    index_dir: the folder in which they are kept for the next time; None keeps nothing. What was kept is used only for
+    the same dataset revision and features, and only if it is intact.
+    """
+    if index_dir is None:
+        return _results(survey(dataset).whole)
+    path = stats_file.path_of(dataset, index_dir)
+    found = stats_file.load(path, dataset)
+    if found is None:
+        found = _results(survey(dataset).whole)
+        stats_file.save(path, dataset, found)
+    return found
+
+
+def episode_stats(dataset: Dataset) -> dict[int, dict[str, FeatureStats]]:
+    """Statistics by episode number, as `survey`."""
+    return survey(dataset, by_episode=True).by_episode
+
+
+def task_stats(dataset: Dataset) -> dict[str, dict[str, FeatureStats]]:
+    """Statistics by task, as `survey`."""
+    return survey(dataset, by_task=True).by_task

@@ -50,7 +50,7 @@ def plan(recipe: Recipe, dataset: Dataset) -> Plan:
     if recipe.model.init:
         return _plan_from(read_policy(resolve(recipe.model.init, repo_type="model")), recipe, dataset)
     tokenizer = load_tokenizer(recipe.data.tokenizer)
-    stats = dataset_stats(dataset)
+    stats = dataset_stats(dataset, recipe.data.index_dir)
     chain = chain_for(recipe.data, dataset, stats[ACTION].mean)
     sizes = find_family(recipe.model.name).resolve(
         recipe.model,

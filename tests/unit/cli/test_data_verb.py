@@ -5,9 +5,14 @@ import shutil
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 from vlarge.cli import main as cli
+from vlarge.cli.data import look
+from vlarge.data.index import Dataset
+from vlarge.data.manifest import Episode, EpisodeTable
+from vlarge.data.stats import FeatureStats
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +85,46 @@ def test_stats_are_given_by_feature(good: Path, capsys: pytest.CaptureFixture[st
     assert {"observation.state", "action"} == set(stats)
     assert {"min", "max", "mean", "std", "q01", "q99", "count"} == set(stats["action"])  # type: ignore[call-overload]
     assert cli.main(["data", "stats", str(good)]) == 0
-    assert "action" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert f"action, {stats['action']['count']} rows, quantiles exact" in shown  # type: ignore[call-overload, index]
+    assert "action: q01 and q99 in meta/stats.json are off by up to" in shown
+
+
+@pytest.mark.parametrize("by", ["episode", "task"])
+def test_stats_by_episode_and_task(good: Path, capsys: pytest.CaptureFixture[str], by: str) -> None:
+    _, whole = answer(capsys, "data", "stats", str(good))
+    code, groups = answer(capsys, "data", "stats", str(good), "--by", by)
+    assert code == 0
+    assert next(iter(groups)) == ("0" if by == "episode" else "pick up block 0 and put it in the bin")
+    counts = [stats["action"]["count"] for stats in groups.values()]  # type: ignore[index]
+    assert sum(counts) == whole["action"]["count"]  # type: ignore[call-overload, index]
+    assert cli.main(["data", "stats", str(good), "--by", by]) == 0
+    shown = capsys.readouterr().out
+    for name in groups:
+        assert f"{'episode ' * (by == 'episode')}{name}: " in shown
+
+
+def test_stats_fit_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    column = np.array([-1.23456e-30, 1234567.8, -0.000123456, 0.1])
+    feature = FeatureStats(column, column, column, column, column, column, count=10)
+    look._print_feature("episode 1: action, 10 rows", feature)
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
+def test_rows_left_out_are_told(
+    good: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Dataset.read_table
+
+    def read_with_nan(self: Dataset, episode: Episode) -> EpisodeTable:
+        table = read(self, episode)
+        action = table.action_TA.copy()
+        action[0, 0] = np.nan
+        return EpisodeTable(table.state_TA, action, table.tasks)
+
+    monkeypatch.setattr(Dataset, "read_table", read_with_nan)
+    assert cli.main(["data", "stats", str(good)]) == 0
+    assert "4 rows with NaN or inf are left out." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["info", "check", "stats"])
