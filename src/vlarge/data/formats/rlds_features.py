@@ -97,7 +97,7 @@ class Features:
 
     @property
     def _metadata(self) -> Mapping[str, Any]:
-        metadata = self._top[METADATA] if METADATA in self._top else None
+        metadata = dict(self._top.items()).get(METADATA)
         return dict(metadata.items()) if hasattr(metadata, "items") else {}
 
     def _find_instruction(self) -> FeaturePath | None:
