@@ -214,6 +214,7 @@ def test_damage_costs_the_episodes_it_is_in(
         ("features.json", "[1]", "bad_features", "it does not describe features"),
         ("features.json", json.dumps(STEP["observation"]), "bad_features", "it has no dataset 'steps'"),
         ("features.json", '{"pythonClassName": "antigravity.X"}', "bad_features", "unknown class 'antigravity.X'"),
+        ("features.json", json.dumps(tensor("bfloat17", 2)), "bad_features", "unknown dtype 'bfloat17'"),
     ],
 )
 def test_metadata_that_cannot_be_used_is_refused(file: str, content: Any, kind: str, message: str, root: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ INSTRUCTIONS = (("language_instruction",), ("observation", "natural_language_ins
 FPS_NAMES = ("fps", "control_frequency", "control_hz")
 # features.json names Python classes, which the library imports; only its own are let in.
 TRUSTED_CLASSES = "tensorflow_datasets.core.features."
+CLASS_KEYS = ("pythonClassName", "type")
+TYPED = ("tensor", "image")  # contents with a dtype; a feature may be called so, too, and has a class
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +99,7 @@ class Features:
 
     @property
     def _metadata(self) -> Mapping[str, Any]:
-        metadata = dict(self._top.items()).get(METADATA)
+        metadata: Any = dict(self._top.items()).get(METADATA)
         return dict(metadata.items()) if hasattr(metadata, "items") else {}
 
     def _find_instruction(self) -> FeaturePath | None:
@@ -153,12 +155,13 @@ def _load(root: Path, file: str, tree: Any) -> Any:
     import tensorflow_datasets as tfds
     from google.protobuf.json_format import ParseError
 
-    foreign = next((name for name in _class_names(tree) if not name.startswith(TRUSTED_CLASSES)), None)
-    if foreign:
-        raise Refused(root, "bad_features", file, f"it has a feature of the unknown class {foreign!r:.80}")
+    for kind, name in _names(tree):
+        if not (_is_dtype(name) if kind == "dtype" else name.startswith(TRUSTED_CLASSES)):
+            what = "dtype" if kind == "dtype" else "class"
+            raise Refused(root, "bad_features", file, f"it has a feature of the unknown {what} {name!r:.80}")
     try:
         top = tfds.features.FeatureConnector.from_json(tree)
-    except (ParseError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ParseError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
         raise Refused(root, "bad_features", file, f"it does not describe features ({first_line(error)})") from error
     steps = top["steps"] if isinstance(top, tfds.features.FeaturesDict) and "steps" in top else None
     if not isinstance(steps, tfds.features.Dataset) or not isinstance(steps.feature, tfds.features.FeaturesDict):
@@ -166,13 +169,24 @@ def _load(root: Path, file: str, tree: Any) -> Any:
     return top
 
 
-def _class_names(tree: Any) -> Iterator[str]:
+def _names(tree: Any) -> Iterator[tuple[str, str]]:
+    # What the library would look up beyond itself: classes anywhere, dtypes in TensorFlow.
     if isinstance(tree, dict):
-        for key in ("pythonClassName", "type"):
-            if isinstance(tree.get(key), str):
-                yield tree[key]
+        yield from ((key, tree[key]) for key in (*CLASS_KEYS, "dtype") if isinstance(tree.get(key), str))
+        yield from (("dtype", "") for key in TYPED if _is_untyped(tree.get(key)))
     for child in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
-        yield from _class_names(child)
+        yield from _names(child)
+
+
+def _is_untyped(content: Any) -> bool:
+    return isinstance(content, dict) and not any(isinstance(content.get(k), str) for k in ("dtype", *CLASS_KEYS))
+
+
+def _is_dtype(name: str) -> bool:
+    try:
+        return name == "string" or bool(np.dtype(name))
+    except TypeError:
+        return False
 
 
 def _leaves(feature: Any, path: FeaturePath = ()) -> Iterator[tuple[FeaturePath, Any]]:
@@ -186,16 +200,21 @@ def _leaves(feature: Any, path: FeaturePath = ()) -> Iterator[tuple[FeaturePath,
         yield path, feature
 
 
-def _written_order(tree: Any) -> Any:
+def _written_order(tree: Any) -> Callable[[FeaturePath], tuple[int, FeaturePath]]:
     # The library's order is arbitrary; the file's is not.
     def paths(node: Any, path: FeaturePath) -> Iterator[FeaturePath]:
-        children = node.get("featuresDict", {}).get("features", {}) if isinstance(node, dict) else {}
-        for name, child in children.items():
-            yield from paths(child.get("sequence", {}).get("feature", child), (*path, name))
+        for name, child in (_below(node, "featuresDict", "features") or {}).items():
+            yield from paths(_below(child, "sequence", "feature") or child, (*path, name))
         yield path
 
     order = {path[1:]: i for i, path in enumerate(paths(tree, ())) if path[:1] == ("steps",)}
     return lambda path: (order.get(path, len(order)), path)
+
+
+def _below(node: Any, *names: str) -> Any:
+    for name in names:
+        node = node.get(name) if isinstance(node, dict) else None
+    return node
 
 
 def _is_text(feature: Any) -> bool:
