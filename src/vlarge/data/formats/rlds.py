@@ -21,7 +21,7 @@ from vlarge.data.config import Source
 from vlarge.data.formats.lerobot_rows import NOT_FINITE
 from vlarge.data.formats.rlds_features import Features, Steps, StepsParser
 from vlarge.data.formats.rlds_info import FEATURES, INFO, Shard, find_folder, find_folders, read_splits
-from vlarge.data.formats.rlds_reader import decode_pictures
+from vlarge.data.formats.rlds_reader import PictureDecoder
 from vlarge.data.formats.rlds_records import Record, file_size, iter_records
 from vlarge.data.manifest import Camera, Episode, Manifest
 
@@ -197,14 +197,15 @@ def _scan_shard(root: Path, shard: Shard, parser: StepsParser) -> _Scan:
         return _Scan(records, BrokenFile("empty_shard", "the file has 0 bytes"))
     if size is None:
         return _Scan(records, BrokenFile("missing_shard", "the file does not exist"))
+    decoder = PictureDecoder()
     for record in iter_records(root, shard.file):
         if record.is_end:
             return _Scan(records, record.fault)
-        records.append(_look_at(record, parser))
+        records.append(_look_at(record, parser, decoder))
     return _Scan(records, None)
 
 
-def _look_at(record: Record, parser: StepsParser) -> _Found:
+def _look_at(record: Record, parser: StepsParser, decoder: PictureDecoder) -> _Found:
     if record.fault:
         return _Found(record.offset, record.num_bytes, record.fault)
     try:
@@ -217,7 +218,7 @@ def _look_at(record: Record, parser: StepsParser) -> _Found:
         record.num_bytes,
         length=len(steps.state_TA),
         tasks=tuple(dict.fromkeys(steps.tasks)),
-        pictures={key: _probe(key, steps.pictures.get(key)) for key in parser.camera_keys},
+        pictures={key: _probe(key, steps.pictures.get(key), decoder) for key in parser.camera_keys},
         fps=steps.fps,
         ends_in_zeros=len(steps.action_TA) > 0 and not steps.action_TA[-1].any(),
     )
@@ -232,13 +233,14 @@ def _check_finite(steps: Steps) -> None:
             raise BrokenFile(kind, f"{what} is NaN or infinite in {len(bad)} frames, first frame {bad[0]}")
 
 
-def _probe(key: str, pictures: Sequence[bytes] | None) -> tuple[int, int] | BrokenFile:
+def _probe(key: str, pictures: Sequence[bytes] | None, decoder: PictureDecoder) -> tuple[int, int] | BrokenFile:
     # Height and width of the first picture; all others are decoded when they are needed.
     if pictures is None:
         return BrokenFile("missing_column", f"the record has no {key!r}")
+    if not pictures:
+        return 0, 0
     try:
-        for image in decode_pictures([(f"{key}, frame 0", data) for data in pictures[:1]]):
-            return image.shape[0], image.shape[1]
+        height, width, _ = decoder.decode(pictures[0], f"{key}, frame 0").shape
     except InputError as error:
         return BrokenFile("bad_picture", str(error))
-    return 0, 0
+    return height, width

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from vlarge.data.formats.rlds_features import Features, Steps
 from vlarge.data.formats.rlds_records import read_record
 from vlarge.data.manifest import Episode, EpisodeTable, Manifest
 from vlarge.data.video import decode_image
+
+if TYPE_CHECKING:
+    import av
 
 RECORD_CACHE_BYTES = 256 << 20
 
@@ -51,7 +55,9 @@ class RldsReader:
             raise InputError(f"{where}: the record has no such pictures, or the camera is not in data.cameras")
         with self._lock:
             self.num_decoded += len(frame_indices)
-        yield from decode_pictures((f"{where}, frame {i}", pictures[i]) for i in frame_indices)
+        decoder = PictureDecoder()
+        for i in frame_indices:
+            yield decoder.decode(pictures[i], f"{where}, frame {i}")
 
     def _steps(self, episode: Episode) -> Steps:
         try:
@@ -63,26 +69,37 @@ class RldsReader:
         return self._parser.parse(read_record(self._root, *key))
 
 
-def decode_pictures(pictures: Iterable[tuple[str, bytes]]) -> Iterator[np.ndarray]:
-    """uint8 [H, W, 3] RGB of each (where it lies, PNG or JPEG); grey and alpha become RGB.
-
-    Raises InputError naming where, for a picture that is cut short too. One decoder serves all JPEGs. FFmpeg's PNG
-    decoder carries its state from one picture into the next, so every PNG has its own.
+class PictureDecoder:
+    """Decodes PNG and JPEG pictures, for one thread. One decoder serves all JPEGs, which for small ones is most of the
+    time; FFmpeg's PNG decoder carries its state from one picture into the next, so every PNG has its own.
     """
+
+    def __init__(self) -> None:
+        from av.video.reformatter import VideoReformatter
+
+        self._jpeg: av.VideoCodecContext | None = None
+        self._reformatter = VideoReformatter()
+
+    def decode(self, data: bytes, where: str) -> np.ndarray:
+        """uint8 [H, W, 3] RGB; grey and alpha become RGB. Raises InputError, for a picture that is cut short too."""
+        import av
+
+        if data[1:4] == b"PNG":
+            return decode_image(data, where)
+        decoder, self._jpeg = self._jpeg or _jpeg_decoder(), None  # one that has failed is not used again
+        try:
+            [picture] = decoder.decode(av.Packet(data)) if data else []
+        except (av.error.FFmpegError, ValueError) as error:
+            raise InputError(f"{where}: the picture cannot be decoded ({error})") from error
+        self._jpeg = decoder
+        return self._reformatter.reformat(picture, format="rgb24").to_ndarray()
+
+
+def _jpeg_decoder() -> av.VideoCodecContext:
     import av
-    from av.video.reformatter import VideoReformatter
 
     decoder = av.CodecContext.create("mjpeg", "r")
     assert isinstance(decoder, av.VideoCodecContext)
     decoder.thread_count = 1
     decoder.options = {"err_detect": "explode"}  # without it, what a cut file lacks is drawn in grey
-    reformatter = VideoReformatter()
-    for where, data in pictures:
-        if data[1:4] == b"PNG":
-            yield decode_image(data, where)
-            continue
-        try:
-            [picture] = decoder.decode(av.Packet(data)) if data else []
-        except (av.error.FFmpegError, ValueError) as error:
-            raise InputError(f"{where}: the picture cannot be decoded ({error})") from error
-        yield reformatter.reformat(picture, format="rgb24").to_ndarray()
+    return decoder
