@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -286,3 +287,15 @@ def test_what_is_not_there_is_named(make_datasets: ModuleType, tmp_path: Path) -
     dataset = open_dataset(Source(path=str(tmp_path)))
     assert "phantom_camera" in kinds(dataset)
     assert dataset.camera_keys == ()
+
+
+def test_libraries_are_imported_when_a_dataset_is_opened(make_datasets: ModuleType, tmp_path: Path) -> None:
+    write(tmp_path, make_datasets, STEP, [numbers(2)])
+    code = (
+        "import sys; from vlarge.data.index import open_dataset; from vlarge.data.config import Source\n"
+        "heavy = {'tensorflow', 'tensorflow_datasets', 'google_crc32c'}\n"
+        "assert not heavy & set(sys.modules)\n"
+        f"open_dataset(Source(path={str(tmp_path)!r}))\n"
+        "assert heavy & set(sys.modules) == {'tensorflow_datasets', 'google_crc32c'}\n"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)

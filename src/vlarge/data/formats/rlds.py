@@ -179,9 +179,9 @@ class _Index:
 
     def _rate(self) -> float:
         rates = {found.fps for _, found in self.good.values()}
-        if len(rates) == 1 and (rate := rates.pop()) > 0:
+        if len(rates) == 1 and 0 < (rate := rates.pop()) < 1e6:
             return rate
-        why = "its episodes have different rates" if rates else "it does not say how many steps a second has"
+        why = "its episodes have different rates" if len(rates) > 1 else "it does not say how many steps a second has"
         self.log.report("unknown_fps", self.features_file, f"{why}; time is shown at {UNKNOWN_FPS:g} Hz")
         return UNKNOWN_FPS
 

@@ -76,7 +76,7 @@ class Features:
         for path in sorted(self._steps, key=_written_order(tree)):
             self._describe(path, self._steps[path])
         self._instruction = self._find_instruction()
-        self._fps = next((n for n in FPS_NAMES if n in self._metadata), None)
+        self._fps = next((n for n in FPS_NAMES if _is_number(self._metadata.get(n))), None)
 
     def _describe(self, path: FeaturePath, feature: Any) -> None:
         import tensorflow_datasets as tfds
@@ -215,6 +215,10 @@ def _below(node: Any, *names: str) -> Any:
     for name in names:
         node = node.get(name) if isinstance(node, dict) else None
     return node
+
+
+def _is_number(feature: Any) -> bool:
+    return getattr(feature, "shape", None) == () and np.dtype(feature.np_dtype).kind in "fiu"
 
 
 def _is_text(feature: Any) -> bool:
