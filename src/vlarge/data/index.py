@@ -17,8 +17,9 @@ from vlarge.contracts import InputError
 from vlarge.data import hub
 from vlarge.data.check import Fault
 from vlarge.data.config import Source
-from vlarge.data.formats import lerobot
+from vlarge.data.formats import lerobot, rlds
 from vlarge.data.formats.lerobot_reader import LeRobotReader
+from vlarge.data.formats.rlds_reader import RldsReader
 from vlarge.data.manifest import Camera, Episode, EpisodeTable, Manifest
 from vlarge.data.picture import to_rgb, write_rgb
 from vlarge.data.transforms import resize_with_pad
@@ -48,7 +49,7 @@ class Dataset:
             k for k, c in self.cameras.items() if c.present and (not config.cameras or k in config.cameras)
         )
         self._manifest = manifest
-        self._reader = LeRobotReader(root, manifest, config)
+        self._reader = (RldsReader if manifest.format == rlds.FORMAT else LeRobotReader)(root, manifest, config)
 
     @property
     def num_frames(self) -> int:
@@ -140,11 +141,13 @@ def open_dataset(config: Source) -> Dataset:
     `check.require_trainable` for a dataset with nothing left.
     """
     root = hub.resolve(config.path, config.revision)
-    if not lerobot.matches(root):
+    found = next((one for one in (lerobot, rlds) if one.matches(root)), None)
+    if found is None:
         raise InputError(
-            f"{root} is not a dataset: it has no meta/info.json; give the folder that holds meta, data and videos"
+            f"{root} is not a dataset: it has no meta/info.json (LeRobot) and no dataset_info.json (RLDS); "
+            "give the folder that holds one of them"
         )
-    return Dataset(root, lerobot.index(root, config), config)
+    return Dataset(root, found.index(root, config), config)
 
 
 def summary(dataset: Dataset) -> dict[str, Any]:
