@@ -171,6 +171,7 @@ def decode_image(data: bytes, where: str) -> np.ndarray:
 
     try:
         decoder = _decoder("png" if data[1:4] == b"PNG" else "mjpeg")
+        decoder.options = {"err_detect": "explode"}  # without it, what a cut file lacks is drawn in grey
         for picture in [*decoder.decode(av.Packet(data)), *decoder.decode(None)]:
             return picture.to_ndarray(format="rgb24")
     except av.error.FFmpegError as error:

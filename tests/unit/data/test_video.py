@@ -15,6 +15,7 @@ import pytest
 from vlarge.contracts import InputError
 from vlarge.data import mp4, video
 from vlarge.data.check import BrokenFile, Span, misplaced_spans
+from vlarge.data.picture import to_rgb
 
 CODECS = [("h264", 2), ("h264", 15), ("libsvtav1", 2), ("libsvtav1", 15), ("hevc", 15)]
 NUM_FRAMES = 48
@@ -61,9 +62,8 @@ def test_any_choice_of_frames_is_the_same_as_decoding_all(
     choices = [list(range(NUM_FRAMES)), [NUM_FRAMES - 1], [0, 47], [23, 24]]
     choices += [np.flatnonzero(rng.random(NUM_FRAMES) < 0.15).tolist() for _ in range(10)]
     for frames in choices:
-        decoded = list(video.decode_frames(table, frames))
-        assert [number for number, _ in decoded] == frames
-        for number, image in decoded:
+        decoded = [to_rgb(picture) for picture in video.decode_frames(table, frames)]
+        for number, image in zip(frames, decoded, strict=True):
             assert np.array_equal(image, reference[number]), (frames, number)
 
 
@@ -186,8 +186,8 @@ def test_fragmented_and_reordered_files_are_read_too(flags: str, make_datasets: 
         out.mux(stream.encode())
     table = mp4.read_video_file(path)
     assert table.num_frames == 12
-    for number, image in video.decode_frames(table, [0, 5, 6, 11]):
-        assert make_datasets.decode_identity(image) == (0, 0, number)
+    for number, picture in zip([0, 5, 6, 11], video.decode_frames(table, [0, 5, 6, 11]), strict=True):
+        assert make_datasets.decode_identity(to_rgb(picture)) == (0, 0, number)
 
 
 def test_trimmed_files_show_only_what_their_edit_list_shows(
@@ -203,8 +203,8 @@ def test_trimmed_files_show_only_what_their_edit_list_shows(
     (tmp_path / "video.mp4").write_bytes(data)
     trimmed, reference = mp4.read_video_file(tmp_path / "video.mp4"), all_frames(tmp_path / "video.mp4")
     assert trimmed.num_frames == len(reference) == NUM_FRAMES - 5
-    for number, image in video.decode_frames(trimmed, [0, 7, 20]):
-        assert np.array_equal(image, reference[number])
+    for number, picture in zip([0, 7, 20], video.decode_frames(trimmed, [0, 7, 20]), strict=True):
+        assert np.array_equal(to_rgb(picture), reference[number])
 
 
 @pytest.mark.parametrize("kind", ["png", "mjpeg"])

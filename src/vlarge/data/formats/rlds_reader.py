@@ -47,7 +47,11 @@ class RldsReader:
         """bool [n], all true: each picture is decoded by itself."""
         return np.ones(len(frames), bool)
 
-    def frames(self, episode: Episode, camera_key: str, frame_indices: Sequence[int]) -> Iterator[np.ndarray]:
+    def gop_frames(self, episode: Episode, camera_key: str) -> int:
+        """1: each picture stands alone."""
+        return 1
+
+    def pictures(self, episode: Episode, camera_key: str, frame_indices: Sequence[int]) -> Iterator[np.ndarray]:
         """uint8 [H, W, 3] of each frame (ascending, no repeats). Raises InputError naming episode, file and frame."""
         pictures = self._steps(episode).pictures.get(camera_key)
         where = f"episode {episode.index}, camera {camera_key} ({episode.table_file})"
