@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vlarge.contracts import InputError
+from vlarge.data.fetch import is_address
 
 HUB_ID = re.compile(r"hf://(?:datasets/|models/)?([\w.-]+/[\w.-]+?)/?(?:@([\w./-]+))?")
 
@@ -30,6 +31,11 @@ def resolve(path_or_id: str, revision: str = "", repo_type: str = "dataset") -> 
     if not match or ".." in path_or_id:
         raise InputError(f"{path_or_id!r} is not a Hugging Face id; write hf://user/name")
     return _from_hub(match[1], revision or match[2] or "", repo_type)
+
+
+def resolve_dataset(path_or_id: str, revision: str = "") -> str | Path:
+    """The same for a dataset, which may also lie in an object store: its address stays as it is."""
+    return path_or_id if is_address(path_or_id) else resolve(path_or_id.removeprefix("file://"), revision)
 
 
 def _from_hub(repo_id: str, revision: str, repo_type: str) -> Path:

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from vlarge.contracts import InputError
 from vlarge.data import hub
 from vlarge.data.check import Fault
 from vlarge.data.config import Source
+from vlarge.data.fetch import Store, open_store
 from vlarge.data.formats import lerobot
 from vlarge.data.formats.lerobot_reader import LeRobotReader
 from vlarge.data.manifest import Camera, Episode, EpisodeTable, Manifest
@@ -32,8 +32,8 @@ class Dataset:
     cameras: every declared one; `camera_keys`: those that are used, in the dataset's order.
     """
 
-    def __init__(self, root: Path, manifest: Manifest, config: Source) -> None:
-        self.root = root
+    def __init__(self, store: Store, manifest: Manifest, config: Source) -> None:
+        self.store = store
         self.format: str = manifest.format
         self.fps: float = manifest.fps
         self.features: Mapping[str, Mapping[str, Any]] = manifest.features
@@ -46,7 +46,12 @@ class Dataset:
             k for k, c in self.cameras.items() if c.present and (not config.cameras or k in config.cameras)
         )
         self._manifest = manifest
-        self._reader = LeRobotReader(root, manifest, config)
+        self._reader = LeRobotReader(store, manifest, config)
+
+    @property
+    def root(self) -> str:
+        """Where it lies, for messages."""
+        return str(self.store)
 
     @property
     def num_frames(self) -> int:
@@ -100,9 +105,9 @@ class Dataset:
         """Hash of what decides the samples: metadata, names and sizes of the data files, usable episodes."""
         digest = hashlib.sha256()
         for file in self._manifest.metadata_files:
-            digest.update(file.encode() + b"\0" + (self.root / file).read_bytes())
+            digest.update(file.encode() + b"\0" + self.store.read(file))
         files = {e.table_file for e in self.episodes} | {p.file for e in self.episodes for p in e.videos.values()}
-        sizes = [(file, (self.root / file).stat().st_size) for file in sorted(files)]
+        sizes = [(file, self.store.size(file)) for file in sorted(files)]
         digest.update(json.dumps([sizes, [(e.index, e.length) for e in self.episodes], self.camera_keys]).encode())
         return digest.hexdigest()[:16]
 
@@ -114,12 +119,12 @@ def open_dataset(config: Source) -> Dataset:
     it does not have. Lesser faults cost at most the episodes they are in and are listed in `Dataset.faults`; see
     `check.require_trainable` for a dataset with nothing left.
     """
-    root = hub.resolve(config.path, config.revision)
-    if not lerobot.matches(root):
+    store = open_store(hub.resolve_dataset(config.path, config.revision))
+    if not lerobot.matches(store):
         raise InputError(
-            f"{root} is not a dataset: it has no meta/info.json; give the folder that holds meta, data and videos"
+            f"{store} is not a dataset: it has no meta/info.json; give the folder that holds meta, data and videos"
         )
-    return Dataset(root, lerobot.index(root, config), config)
+    return Dataset(store, lerobot.index(store, config), config)
 
 
 def summary(dataset: Dataset) -> dict[str, Any]:

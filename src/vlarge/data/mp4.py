@@ -11,15 +11,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 
+from vlarge.contracts import InputError
 from vlarge.data.check import BrokenFile
+from vlarge.data.fetch import Store
 
 # Sample entry -> (FFmpeg's decoder, box that holds its extradata).
 CODECS = {b"avc1": ("h264", b"avcC"), b"hvc1": ("hevc", b"hvcC"), b"hev1": ("hevc", b"hvcC"), b"av01": ("av1", b"av1C")}
 MAX_MOOV_BYTES = 1 << 30
+EXTENT_BYTES = 1 << 20
+MAX_GAP_BYTES = 1 << 14
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +32,8 @@ class VideoFile:
     pts_P: int64 ticks of `time_base` seconds. frame_packets_F: the packet of each frame that is shown.
     """
 
-    path: Path
+    store: Store
+    file: str
     codec: str
     extradata: bytes
     height: int
@@ -41,6 +45,15 @@ class VideoFile:
     is_key_P: np.ndarray
     frame_packets_F: np.ndarray
     file_bytes: int
+
+    @property
+    def path(self) -> str:
+        """Where it lies, for messages."""
+        return self.store.path(self.file)
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Its bytes [start, stop), fewer where it ends."""
+        return self.store.read(self.file, start, stop)
 
     @property
     def num_frames(self) -> int:
@@ -84,26 +97,56 @@ class _Unusual(Exception):
     pass
 
 
-def read_video_file(path: Path) -> VideoFile:
+def read_video_file(store: Store, file: str) -> VideoFile:
     """The table of the first video track. Raises BrokenFile when there is none, naming what is wrong with the file."""
-    if not path.is_file():
+    if not store.exists(file):
         raise BrokenFile("missing_mp4", "the file does not exist")
-    size = path.stat().st_size
+    size = store.size(file)
     if size == 0:
         raise BrokenFile("empty_mp4", "the file has 0 bytes (an aborted download?)")
-    moov = _read_moov(path, size)
+    moov = _read_moov(store, file, size)
     try:
-        return _from_moov(path, moov, size)
+        return _from_moov(store, file, moov, size)
     except (_Unusual, KeyError, struct.error, ValueError, IndexError):
-        return scan_packets(path)
+        return scan_packets(store, file)
 
 
-def scan_packets(path: Path) -> VideoFile:
+def read_packets(video: VideoFile, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
+    """(number, bytes) of the packets [start, stop) in decode order. Neighbours are read together.
+
+    Raises InputError when the file ends before one does.
+    """
+    first = start
+    while first < stop:
+        last = _end_of_extent(video, first, stop)
+        begin = int(video.offset_P[first:last].min())
+        data = video.read(begin, int((video.offset_P[first:last] + video.size_P[first:last]).max()))
+        for index in range(first, last):
+            at, size = int(video.offset_P[index]) - begin, int(video.size_P[index])
+            if at + size > len(data):
+                raise InputError(f"{video.path}: the file ends inside packet {index}; it is truncated")
+            yield index, data[at : at + size]
+        first = last
+
+
+def _end_of_extent(video: VideoFile, first: int, stop: int) -> int:
+    # Packets in file order with little between them (another track's), up to a size worth one read.
+    begin = int(video.offset_P[first])
+    end = begin + int(video.size_P[first])
+    for index in range(first + 1, stop):
+        offset, size = int(video.offset_P[index]), int(video.size_P[index])
+        if not end <= offset <= end + MAX_GAP_BYTES or offset + size > begin + EXTENT_BYTES:
+            return index
+        end = offset + size
+    return stop
+
+
+def scan_packets(store: Store, file: str) -> VideoFile:
     """The same table by demuxing the whole file with FFmpeg: for any mp4, at the price of reading all of it."""
     import av
 
     try:
-        with av.open(str(path)) as container:
+        with av.open(store.open(file), "r") as container:
             stream = container.streams.video[0]
             rows = [
                 (p.pos, p.size, p.pts, p.is_keyframe, not p.is_discard)
@@ -118,7 +161,8 @@ def scan_packets(path: Path) -> VideoFile:
     offset_P, size_P, pts_P, is_key_P, is_shown_P = np.array(rows, np.int64).reshape(-1, 5).T
     shown = np.flatnonzero(is_shown_P)
     return VideoFile(
-        path=path,
+        store=store,
+        file=file,
         codec="av1" if decoder.name == "libdav1d" else decoder.name,
         extradata=bytes(decoder.extradata or b""),
         height=decoder.height,
@@ -129,26 +173,25 @@ def scan_packets(path: Path) -> VideoFile:
         pts_P=pts_P,
         is_key_P=is_key_P.astype(bool),
         frame_packets_F=shown[np.argsort(pts_P[shown], kind="stable")],
-        file_bytes=path.stat().st_size,
+        file_bytes=store.size(file),
     )
 
 
-def _read_moov(path: Path, file_bytes: int) -> bytes:
+def _read_moov(store: Store, file: str, file_bytes: int) -> bytes:
     # Walk the top-level boxes; only their headers are read.
-    with path.open("rb") as file:
-        position = 0
-        while position + 8 <= file_bytes:
-            file.seek(position)
-            size, kind = struct.unpack(">I4s", file.read(8))
-            head = 8
-            if size == 1:
-                size, head = struct.unpack(">Q", file.read(8))[0], 16
-            size = size or file_bytes - position
-            if size < head:
-                break
-            if kind == b"moov" and position + size <= file_bytes and size < MAX_MOOV_BYTES:
-                return file.read(size - head)
-            position += size
+    position = 0
+    while position + 8 <= file_bytes:
+        header = store.read(file, position, position + 16)
+        size, kind = struct.unpack_from(">I4s", header)
+        head = 8
+        if size == 1 and len(header) == 16:
+            size, head = struct.unpack_from(">Q", header, 8)[0], 16
+        size = size or file_bytes - position
+        if size < head:
+            break
+        if kind == b"moov" and position + size <= file_bytes and size < MAX_MOOV_BYTES:
+            return store.read(file, position + head, position + size)
+        position += size
     raise BrokenFile(
         "moov_missing", "it has no moov box (an interrupted recording or download?); nothing can be decoded"
     )
@@ -189,7 +232,7 @@ def _table(data: bytes, columns: int, dtype: str = ">u4") -> np.ndarray:
     return np.frombuffer(data, dtype, count * columns, 8).astype(np.int64).reshape(count, columns)
 
 
-def _from_moov(path: Path, moov: bytes, file_bytes: int) -> VideoFile:
+def _from_moov(store: Store, file: str, moov: bytes, file_bytes: int) -> VideoFile:
     track = _video_track(moov)
     sample_table = dict(_boxes(_box(track, b"mdia", b"minf", b"stbl")))
     size_P = _sizes(sample_table[b"stsz"])
@@ -203,7 +246,8 @@ def _from_moov(path: Path, moov: bytes, file_bytes: int) -> VideoFile:
         is_key_P[:] = False
         is_key_P[_table(sample_table[b"stss"], 1)[:, 0] - 1] = True
     return VideoFile(
-        path=path,
+        store=store,
+        file=file,
         codec=codec,
         extradata=extradata,
         height=height,

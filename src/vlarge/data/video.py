@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vlarge.contracts import InputError
-from vlarge.data.mp4 import VideoFile
+from vlarge.data.mp4 import VideoFile, read_packets
 
 if TYPE_CHECKING:
     import av
@@ -121,14 +121,8 @@ def _decoder(name: str) -> av.VideoCodecContext:
 
 
 def _packets(video: VideoFile, run: Run) -> Iterator[tuple[bytes, int]]:
-    with video.path.open("rb") as file:
-        for index in range(run.start, run.stop):
-            file.seek(int(video.offset_P[index]))
-            size = int(video.size_P[index])
-            data = file.read(size)
-            if len(data) != size:
-                raise InputError(f"{video.path}: the file ends inside packet {index}; it is truncated")
-            yield data, int(video.pts_P[index])
+    for index, data in read_packets(video, run.start, run.stop):
+        yield data, int(video.pts_P[index])
 
 
 def decode_image(data: bytes, where: str) -> np.ndarray:

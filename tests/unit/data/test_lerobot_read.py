@@ -13,6 +13,7 @@ import pytest
 from vlarge.contracts import InputError
 from vlarge.data.check import FaultLog, Refused, require_trainable
 from vlarge.data.config import Source
+from vlarge.data.fetch import open_store
 from vlarge.data.formats.lerobot_metadata import fill
 from vlarge.data.index import Dataset, open_dataset
 
@@ -202,12 +203,12 @@ def test_bad_metadata_is_refused(changes: dict[str, object], small: dict[str, Pa
 
 def test_templates_are_filled_field_by_field(tmp_path: Path) -> None:
     fields = {"video_key": "observation.images.top", "episode_index": 12}
-    assert fill(tmp_path, "video_path", "{video_key}/{episode_index:06d}.mp4", fields) == (
+    assert fill(open_store(tmp_path), "video_path", "{video_key}/{episode_index:06d}.mp4", fields) == (
         "observation.images.top/000012.mp4"
     )
-    assert fill(tmp_path, "data_path", "a{episode_index}", fields) == "a12"
+    assert fill(open_store(tmp_path), "data_path", "a{episode_index}", fields) == "a12"
     with pytest.raises(Refused, match="not a path inside"):
-        fill(tmp_path, "video_path", "{video_key}.mp4", {"video_key": "../../x"})
+        fill(open_store(tmp_path), "video_path", "{video_key}.mp4", {"video_key": "../../x"})
 
 
 def test_a_row_of_a_jsonl_file_must_be_whole(small: dict[str, Path], tmp_path: Path) -> None:

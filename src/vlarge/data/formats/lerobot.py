@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 from vlarge.contracts import InputError
 from vlarge.data.check import FaultLog, Refused
 from vlarge.data.config import Source
+from vlarge.data.fetch import Store
 from vlarge.data.formats import lerobot_v2, lerobot_v3
 from vlarge.data.formats.lerobot_info import INFO, check_listing, check_request, check_stats, read_info
 from vlarge.data.formats.lerobot_rows import RowCheck
@@ -18,30 +18,30 @@ from vlarge.data.manifest import Camera, Episode, Listed, Manifest, VideoPart
 LAYOUTS = {"v2.0": lerobot_v2, "v2.1": lerobot_v2, "v3.0": lerobot_v3}
 
 
-def matches(root: Path) -> bool:
-    """Whether the folder looks like a LeRobot dataset."""
-    return (root / INFO).is_file()
+def matches(store: Store) -> bool:
+    """Whether the store looks like a LeRobot dataset."""
+    return store.exists(INFO)
 
 
-def index(root: Path, config: Source) -> Manifest:
-    """Everything about the dataset at `root`. Raises InputError when it cannot be opened; lesser faults are listed."""
-    return _Index(root, config).manifest()
+def index(store: Store, config: Source) -> Manifest:
+    """Everything about the dataset in `store`. Raises InputError when it cannot be opened; lesser faults are listed."""
+    return _Index(store, config).manifest()
 
 
 class _Index:
     # Files that are missing first, then rows, then videos: an episode is left out for its first fault.
 
-    def __init__(self, root: Path, config: Source) -> None:
-        self.root = root
+    def __init__(self, store: Store, config: Source) -> None:
+        self.store = store
         self.config = config
-        self.info = read_info(root)
-        check_request(root, self.info, config)
+        self.info = read_info(store)
+        check_request(store, self.info, config)
         self.log = FaultLog()
         self.layout = LAYOUTS[self.info.version]
-        self.listed = self.layout.list_episodes(root, self.info.raw, self.info.videos, self.log)
-        check_listing(root, self.info, config, self.listed, self.log)
-        tasks = self.layout.read_tasks(root)
-        self.rows = RowCheck(root, self.info.fps, config.state_key, config.action_key, tasks, self.log)
+        self.listed = self.layout.list_episodes(store, self.info.raw, self.info.videos, self.log)
+        check_listing(store, self.info, config, self.listed, self.log)
+        tasks = self.layout.read_tasks(store)
+        self.rows = RowCheck(store, self.info.fps, config.state_key, config.action_key, tasks, self.log)
         self.videos: dict[str, VideoCheck] = {}
 
     def manifest(self) -> Manifest:
@@ -56,10 +56,10 @@ class _Index:
         in_tables = [key for key in pictures if self.rows.has_column(key)]
         self.rows.require([key for key in in_tables if key in self._wanted], self._good())
         for key in used:
-            self.videos[key] = VideoCheck(self.root, key, self.info.fps, self.log)
+            self.videos[key] = VideoCheck(self.store, key, self.info.fps, self.log)
             self.videos[key].run([e for e in self.listed if e.length > 0])
         cameras = {key: self._camera(key, key in present or key in in_tables) for key in self.info.cameras}
-        check_stats(self.root, self.info, [key for key, c in cameras.items() if c.present], self.log)
+        check_stats(self.store, self.info, [key for key, c in cameras.items() if c.present], self.log)
         self._check_shapes()
         return Manifest(
             format=f"lerobot-{self.info.version}",
@@ -71,7 +71,7 @@ class _Index:
             state_dim=self.rows.state_dim,
             action_dim=self.rows.action_dim,
             task_texts=self.rows.tasks,
-            metadata_files=(INFO, *self.layout.metadata_files(self.root)),
+            metadata_files=(INFO, *self.layout.metadata_files(self.store)),
         )
 
     @property
@@ -83,21 +83,21 @@ class _Index:
         return [e for e in self.listed if e.length > 0 and e.index not in excluded and not self.log.is_out(e.index)]
 
     def _has_video(self, episode: Listed, key: str) -> bool:
-        return key in episode.videos and (self.root / episode.videos[key][0]).is_file()
+        return key in episode.videos and self.store.exists(episode.videos[key][0])
 
     def _no_videos(self) -> Refused:
         looked = next((file for e in self.listed for file, _ in e.videos.values()), "videos")
-        found = min((p.relative_to(self.root).as_posix() for p in self.root.rglob("*.mp4")), default="")
+        found = next((e.name for e in self.store.list_files() if e.name.endswith(".mp4")), "")
         if not found:
             return Refused(
-                self.root, "missing_mp4", looked, "no mp4 is anywhere in the dataset; is the download complete?"
+                self.store, "missing_mp4", looked, "no mp4 is anywhere in the dataset; is the download complete?"
             )
         detail = f"no video lies where {INFO} says; found {found} instead: rename its folder or mend video_path"
-        return Refused(self.root, "videos_folder_renamed", looked, detail)
+        return Refused(self.store, "videos_folder_renamed", looked, detail)
 
     def _check_missing(self, episode: Listed, cameras: Sequence[str]) -> None:
         files = [episode.table_file, *(episode.videos[key][0] for key in cameras if key in episode.videos)]
-        missing = [file for file in files if not (self.root / file).is_file()]
+        missing = [file for file in files if not self.store.exists(file)]
         if not missing:
             return
         if self.info.version != "v3.0":
@@ -114,7 +114,7 @@ class _Index:
         codec = self.info.codec(key) if key in self.info.videos else "image"
         if not present and self.listed:
             if key in self.config.cameras:
-                raise InputError(f"{self.root}: camera {key!r} (data.cameras) is declared but has no files")
+                raise InputError(f"{self.store}: camera {key!r} (data.cameras) is declared but has no files")
             self.log.report("phantom_camera", INFO, f"{key} is declared but has no files; it is not used")
         check = self.videos.get(key)
         if not check or not check.sizes:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from vlarge.data.check import Action, BrokenFile, FaultLog
+from vlarge.data.fetch import Store
 from vlarge.data.formats.lerobot_tables import TableFile, read_table_file
 from vlarge.data.manifest import Listed
 
@@ -29,9 +29,9 @@ class RowCheck:
     """Finds the rows of each episode. After `run`: `found` by episode number, `columns` of all files, dimensions."""
 
     def __init__(
-        self, root: Path, fps: float, state_key: str, action_key: str, tasks: Mapping[int, str], log: FaultLog
+        self, store: Store, fps: float, state_key: str, action_key: str, tasks: Mapping[int, str], log: FaultLog
     ) -> None:
-        self._root = root
+        self._store = store
         self._fps = fps
         self._keys = state_key, action_key
         self.tasks = tasks
@@ -67,7 +67,7 @@ class RowCheck:
 
     def _check_file(self, file: str, members: list[Listed]) -> None:
         try:
-            table = read_table_file(self._root / file, *self._keys)
+            table = read_table_file(self._store, file, *self._keys)
             self._check_dims(table)
         except BrokenFile as error:
             for episode in members:

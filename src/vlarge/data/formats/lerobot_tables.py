@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vlarge.data.check import BrokenFile
+from vlarge.data.fetch import Store
 from vlarge.data.video import decode_image
 
 if TYPE_CHECKING:
@@ -42,15 +42,15 @@ class TableFile:
         return int(rows[0]), int(rows[-1]) + 1
 
 
-def read_table_file(path: Path, state_key: str, action_key: str) -> TableFile:
+def read_table_file(store: Store, file: str, state_key: str, action_key: str) -> TableFile:
     """The columns that training needs, and no image. Raises BrokenFile naming the column or what is wrong."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if not path.is_file():
+    if not store.exists(file):
         raise BrokenFile("missing_parquet", "the file does not exist")
     try:
-        with pq.ParquetFile(path) as parquet:
+        with pq.ParquetFile(store.open(file)) as parquet:
             names = frozenset(parquet.schema_arrow.names)
             for key in (state_key, action_key):
                 if key not in names:
@@ -94,11 +94,11 @@ def _is_even(column: Any) -> bool:
     return column.null_count == 0 and (len(lengths) == 0 or bool((lengths == lengths[0]).all()))
 
 
-def read_images(path: Path, key: str, rows: Sequence[int]) -> Iterator[np.ndarray]:
+def read_images(store: Store, file: str, key: str, rows: Sequence[int]) -> Iterator[np.ndarray]:
     """uint8 [H, W, 3] of an image column at these rows (ascending). A row group is read once."""
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(path) as parquet:
+    with pq.ParquetFile(store.open(file)) as parquet:
         stops = np.cumsum([parquet.metadata.row_group(i).num_rows for i in range(parquet.num_row_groups)])
         groups = np.searchsorted(stops, np.asarray(rows), side="right")
         for group in np.unique(groups):
@@ -107,4 +107,4 @@ def read_images(path: Path, key: str, rows: Sequence[int]) -> Iterator[np.ndarra
             for row in np.asarray(rows)[groups == group]:
                 cell = cells[int(row - start)].as_py()
                 data = cell.get("bytes") if isinstance(cell, dict) else cell
-                yield decode_image(data or b"", f"{path}: column {key!r} row {row}")
+                yield decode_image(data or b"", f"{store.path(file)}: column {key!r} row {row}")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from vlarge.data.check import FaultLog, Refused
+from vlarge.data.fetch import Store
 from vlarge.data.formats.lerobot_metadata import fill
 from vlarge.data.manifest import Listed
 
@@ -15,31 +15,33 @@ TASKS = "meta/tasks.parquet"
 BASE_COLUMNS = ("episode_index", "length", "data/chunk_index", "data/file_index")
 
 
-def metadata_files(root: Path) -> list[str]:
-    files = sorted(p.relative_to(root).as_posix() for p in (root / EPISODES).rglob("*.parquet"))
-    return [*files, *([TASKS] if (root / TASKS).is_file() else [])]
+def metadata_files(store: Store) -> list[str]:
+    return [*_episode_files(store), *([TASKS] if store.exists(TASKS) else [])]
 
 
-def read_tasks(root: Path) -> dict[int, str]:
+def _episode_files(store: Store) -> list[str]:
+    return [entry.name for entry in store.list_files(EPISODES) if entry.name.endswith(".parquet")]
+
+
+def read_tasks(store: Store) -> dict[int, str]:
     """task_index -> text. pandas wrote the text as an index: the column is "task", or has no proper name at all."""
-    if not (root / TASKS).is_file():
+    if not store.exists(TASKS):
         return {}
-    columns = _read_columns(root, TASKS, None)
+    columns = _read_columns(store, TASKS, None)
     numbers = columns.pop("task_index", [])
     texts = columns.get("task") or next(iter(columns.values()), [])
     return {int(number): str(text) for number, text in zip(numbers, texts, strict=False)}
 
 
-def list_episodes(root: Path, info: Mapping[str, Any], cameras: Sequence[str], log: FaultLog) -> list[Listed]:
+def list_episodes(store: Store, info: Mapping[str, Any], cameras: Sequence[str], log: FaultLog) -> list[Listed]:
     """Every episode that metadata lists, by number."""
     listed: list[Listed] = []
-    for path in sorted((root / EPISODES).rglob("*.parquet")):
-        file = path.relative_to(root).as_posix()
-        columns = _read_columns(root, file, ("tasks", *BASE_COLUMNS, *_video_columns(cameras)))
+    for file in _episode_files(store):
+        columns = _read_columns(store, file, ("tasks", *BASE_COLUMNS, *_video_columns(cameras)))
         for name in BASE_COLUMNS:
             if name not in columns:
-                raise Refused(root, "missing_column", file, f"it has no column {name!r}")
-        listed += [_listed(root, info, cameras, _row(columns, i)) for i in range(len(columns["length"]))]
+                raise Refused(store, "missing_column", file, f"it has no column {name!r}")
+        listed += [_listed(store, info, cameras, _row(columns, i)) for i in range(len(columns["length"]))]
     return sorted(listed, key=lambda e: e.index)
 
 
@@ -51,7 +53,7 @@ def _row(columns: Mapping[str, Sequence[Any]], i: int) -> dict[str, Any]:
     return {name: values[i] for name, values in columns.items()}
 
 
-def _listed(root: Path, info: Mapping[str, Any], cameras: Sequence[str], row: Mapping[str, Any]) -> Listed:
+def _listed(store: Store, info: Mapping[str, Any], cameras: Sequence[str], row: Mapping[str, Any]) -> Listed:
     numbers = {"chunk_index": row["data/chunk_index"], "file_index": row["data/file_index"]}
     videos: dict[str, tuple[str, float | None]] = {}
     for key in cameras:
@@ -59,26 +61,26 @@ def _listed(root: Path, info: Mapping[str, Any], cameras: Sequence[str], row: Ma
         if chunk is None or file is None or start_s is None or not info.get("video_path"):
             continue
         fields = {"video_key": key, "chunk_index": chunk, "file_index": file}
-        videos[key] = (fill(root, "video_path", info["video_path"], fields), float(start_s))
+        videos[key] = (fill(store, "video_path", info["video_path"], fields), float(start_s))
     return Listed(
         index=int(row["episode_index"]),
         length=int(row["length"]),
         tasks=tuple(row.get("tasks") or ()),
-        table_file=fill(root, "data_path", info["data_path"], numbers),
+        table_file=fill(store, "data_path", info["data_path"], numbers),
         videos=videos,
     )
 
 
-def _read_columns(root: Path, file: str, wanted: Sequence[str] | None) -> dict[str, list[Any]]:
+def _read_columns(store: Store, file: str, wanted: Sequence[str] | None) -> dict[str, list[Any]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(root / file) as parquet:
+        with pq.ParquetFile(store.open(file)) as parquet:
             names = parquet.schema_arrow.names
             table = parquet.read(columns=[n for n in names if wanted is None or n in wanted])
     except (pa.ArrowException, OSError) as error:
         raise Refused(
-            root, "truncated_parquet", file, f"not a readable parquet file ({error}); fetch it again"
+            store, "truncated_parquet", file, f"not a readable parquet file ({error}); fetch it again"
         ) from error
     return {name: table[name].to_pylist() for name in table.column_names}

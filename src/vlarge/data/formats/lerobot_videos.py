@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from pathlib import Path
 
 import numpy as np
 
 from vlarge.data.check import BrokenFile, FaultLog, Span, misplaced_spans
+from vlarge.data.fetch import Store
 from vlarge.data.manifest import Listed
 from vlarge.data.mp4 import VideoFile, read_video_file
 
@@ -16,8 +16,8 @@ from vlarge.data.mp4 import VideoFile, read_video_file
 class VideoCheck:
     """Places the episodes in the videos of one camera. After `run`: `first_frames` by episode number, codec, sizes."""
 
-    def __init__(self, root: Path, key: str, fps: float, log: FaultLog) -> None:
-        self._root = root
+    def __init__(self, store: Store, key: str, fps: float, log: FaultLog) -> None:
+        self._store = store
         self._key = key
         self._fps = fps
         self._log = log
@@ -38,7 +38,7 @@ class VideoCheck:
 
     def _check_file(self, file: str, members: Sequence[Listed]) -> None:
         try:
-            video = read_video_file(self._root / file)
+            video = read_video_file(self._store, file)
         except BrokenFile as error:
             for episode in members:
                 self._log.leave_out(episode.index, error.kind, file, error.detail)
@@ -72,7 +72,7 @@ class VideoCheck:
             )
         if start_s is None and video.num_frames > episode.length:
             detail = f"the video has {video.num_frames} frames for {episode.length} rows; the first ones are used"
-            self._log.report("long_video", str(video.path.relative_to(self._root)), detail, episode.index)
+            self._log.report("long_video", video.file, detail, episode.index)
         if start_s is not None:
             self._check_times(video, span, start_s)
         return span
