@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,6 +38,7 @@ class Episode:
     """An episode that can be read whole. `index` is its number in the dataset; `tasks` are those its frames have.
 
     Its rows are [first_row, first_row + length) of `table_file`. Files are relative to the dataset.
+    bad_rows: those (from 0, ascending) whose state or action is not finite; see `check.usable_spans`.
     """
 
     index: int
@@ -45,6 +47,7 @@ class Episode:
     table_file: str
     first_row: int
     videos: Mapping[str, VideoPart]
+    bad_rows: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,18 +59,23 @@ class EpisodeTable:
     tasks: list[str]
 
 
+class Place(NamedTuple):
+    """Where metadata says that an episode lies in a video, in seconds. No start: the file holds this episode alone."""
+
+    file: str
+    start_s: float | None = None
+    stop_s: float | None = None
+
+
 @dataclass(frozen=True)
 class Listed:
-    """An episode as metadata lists it, nothing checked. videos: camera key -> (file, its start there in seconds).
-
-    No start means that the file holds this episode alone.
-    """
+    """An episode as metadata lists it, nothing checked. videos: by camera key. No `table_file`: it names none."""
 
     index: int
     length: int
     tasks: tuple[str, ...]
     table_file: str
-    videos: Mapping[str, tuple[str, float | None]]
+    videos: Mapping[str, Place]
 
 
 @dataclass(frozen=True, eq=False)

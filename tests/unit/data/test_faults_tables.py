@@ -403,7 +403,7 @@ def an_episode_listed_twice(root: Path, damage: ModuleType) -> None:
     edit_row(root, 2, episode_index=1)
 
 
-@variant("v3.0", [0, 1, 3, 4, 5], "extra_episode")
+@variant("v3.0", [0, 1, 3, 4, 5], "wrong_data_file_index", "unlisted_episode")
 def a_negative_episode(root: Path, damage: ModuleType) -> None:
     edit_row(root, 2, episode_index=-2)
 
@@ -567,14 +567,14 @@ def one_file_of_episodes_damaged(root: Path, damage: ModuleType) -> None:
     sorted((root / "meta/episodes").rglob("*.parquet"))[1].write_bytes(b"PAR1")
 
 
-@variant("v3.0", [0, 1, 2], "bad_episodes_file")
+@variant("v3.0", [0, 1, 2], "wrong_totals", "unlisted_episode", "unlisted_file")
 def a_pipe_for_episodes(root: Path, damage: ModuleType) -> None:
     path = sorted((root / "meta/episodes").rglob("*.parquet"))[1]
     path.unlink()
     os.mkfifo(path)
 
 
-@variant("v3.0", [0, 1, 2], "bad_episodes_file")
+@variant("v3.0", [0, 1, 2], "wrong_totals", "unlisted_episode", "unlisted_file")
 def a_folder_for_episodes(root: Path, damage: ModuleType) -> None:
     path = sorted((root / "meta/episodes").rglob("*.parquet"))[1]
     path.unlink()
@@ -651,7 +651,7 @@ def no_lines_of_episodes(root: Path, damage: ModuleType) -> None:
     (root / "meta/episodes.jsonl").unlink()
 
 
-@variant("v2.1", "refused", "unreadable_metadata")
+@variant("v2.1", "refused", "missing_metadata")
 def a_pipe_for_lines(root: Path, damage: ModuleType) -> None:
     (root / "meta/episodes.jsonl").unlink()
     os.mkfifo(root / "meta/episodes.jsonl")

@@ -40,7 +40,7 @@ class _Index:
         self.layout = LAYOUTS[self.info.version]
         self.listed = self.layout.list_episodes(store, self.info.raw, self.info.videos, self.log)
         check_listing(store, self.info, config, self.listed, self.log)
-        tasks = self.layout.read_tasks(store)
+        tasks = self.layout.read_tasks(store, self.log)
         self.rows = RowCheck(store, self.info.fps, config.state_key, config.action_key, tasks, self.log)
         self.videos: dict[str, VideoCheck] = {}
 
@@ -55,9 +55,8 @@ class _Index:
         pictures = [key for key in self.info.cameras if key not in self.info.videos]
         in_tables = [key for key in pictures if self.rows.has_column(key)]
         self.rows.require([key for key in in_tables if key in self._wanted], self._good())
-        for key in used:
-            self.videos[key] = VideoCheck(self.store, key, self.info.fps, self.log)
-            self.videos[key].run([e for e in self.listed if e.length > 0])
+        self._check_unlisted()
+        self._check_videos(used)
         cameras = {key: self._camera(key, key in present or key in in_tables) for key in self.info.cameras}
         check_stats(self.store, self.info, [key for key, c in cameras.items() if c.present], self.log)
         self._check_shapes()
@@ -74,6 +73,39 @@ class _Index:
             metadata_files=(INFO, *self.layout.metadata_files(self.store)),
         )
 
+    def _check_unlisted(self) -> None:
+        # Rows that no listed episode claims would make an epoch shorter in silence.
+        listed = {e.index: e for e in self.listed}
+        for number, num_rows in sorted(self.rows.num_rows.items()):
+            if number not in listed:
+                detail = f"{num_rows} rows are of this episode, which metadata does not list; they are not used"
+                self.log.report("unlisted_episode", "data", detail, number)
+        for episode in self.listed:
+            if episode.length == 0 and not self.log.is_out(episode.index):
+                self._check_empty(episode)
+        known = {e.table_file for e in self.listed}
+        files = [e.name for e in self.store.list_files("data") if e.name.endswith(".parquet") and e.name not in known]
+        if files:
+            detail = f"metadata lists no episode for {len(files)} data files, this is the first; they are not used"
+            self.log.report("unlisted_file", files[0], detail)
+
+    def _check_empty(self, episode: Listed) -> None:
+        if num_rows := self.rows.num_rows.get(episode.index):
+            detail = f"its length is 0, but {num_rows} rows are of it"
+            self.log.leave_out(episode.index, "bad_length", episode.table_file, detail)
+        else:
+            self.log.report("zero_length_episode", "meta", "its length is 0; it is skipped", episode.index)
+
+    def _check_videos(self, cameras: Sequence[str]) -> None:
+        doubtful = [e.index for e in self.listed if e.index not in self.rows.num_rows and self.log.is_out(e.index)]
+        for key in cameras:
+            check = VideoCheck(self.store, key, self.info.fps, self.log, self.rows.num_rows, doubtful)
+            check.run([e for e in self.listed if e.length > 0])
+            self.videos[key] = check
+            if check.turned:
+                detail = f"{key} is shown turned by players; pictures are used as they are stored"
+                self.log.report("rotated_video", check.turned[0], detail)
+
     @property
     def _wanted(self) -> Sequence[str]:
         return self.config.cameras or self.info.cameras
@@ -83,10 +115,10 @@ class _Index:
         return [e for e in self.listed if e.length > 0 and e.index not in excluded and not self.log.is_out(e.index)]
 
     def _has_video(self, episode: Listed, key: str) -> bool:
-        return key in episode.videos and self.store.exists(episode.videos[key][0])
+        return key in episode.videos and self.store.exists(episode.videos[key].file)
 
     def _no_videos(self) -> Refused:
-        looked = next((file for e in self.listed for file, _ in e.videos.values()), "videos")
+        looked = next((file for e in self.listed for file, *_ in e.videos.values()), "videos")
         found = next((e.name for e in self.store.list_files() if e.name.endswith(".mp4")), "")
         if not found:
             return Refused(
@@ -96,7 +128,7 @@ class _Index:
         return Refused(self.store, "videos_folder_renamed", looked, detail)
 
     def _check_missing(self, episode: Listed, cameras: Sequence[str]) -> None:
-        files = [episode.table_file, *(episode.videos[key][0] for key in cameras if key in episode.videos)]
+        files = [episode.table_file, *(episode.videos[key].file for key in cameras if key in episode.videos)]
         missing = [file for file in files if not self.store.exists(file)]
         if not missing:
             return
@@ -135,5 +167,7 @@ class _Index:
 
     def _episode(self, listed: Listed) -> Episode:
         rows = self.rows.found[listed.index]
-        videos = {k: VideoPart(listed.videos[k][0], c.first_frames[listed.index]) for k, c in self.videos.items()}
-        return Episode(listed.index, listed.length, rows.tasks, listed.table_file, rows.first_row, videos)
+        videos = {k: VideoPart(listed.videos[k].file, c.first_frames[listed.index]) for k, c in self.videos.items()}
+        return Episode(
+            listed.index, listed.length, rows.tasks, listed.table_file, rows.first_row, videos, rows.bad_rows
+        )

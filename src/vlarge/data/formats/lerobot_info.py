@@ -79,7 +79,7 @@ def _features(store: Store, features: Any) -> dict[str, dict[str, Any]]:
         raise Refused(store, "bad_info", INFO, "it has no table of features")
     for key, feature in features.items():
         shape = feature.get("shape") if isinstance(feature, dict) else None
-        good = isinstance(shape, list) and all(isinstance(n, int) for n in shape)
+        good = isinstance(shape, list) and all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in shape)
         if not good or not isinstance(feature.get("dtype"), str):
             raise Refused(store, "bad_info", INFO, f"feature {key!r} needs a dtype and a shape, it is {feature!r:.80}")
     return features
@@ -114,12 +114,10 @@ def check_listing(store: Store, info: Info, config: Source, listed: Sequence[Lis
     if unknown:
         held = f"{numbers[0]} to {numbers[-1]}" if numbers else "none"
         raise InputError(f"{store}: data.exclude_episodes names episode {min(unknown)}; the dataset has {held}")
-    for episode in listed:
-        if episode.length <= 0:
-            log.report("zero_length_episode", "meta", f"its length is {episode.length}; it is skipped", episode.index)
-    total = info.raw.get("total_episodes")
-    if isinstance(total, int) and total != len(listed):
-        log.report("wrong_totals", INFO, f"total_episodes is {total}, metadata lists {len(listed)} episodes")
+    for name, found in (("total_episodes", len(listed)), ("total_frames", sum(e.length for e in listed))):
+        total = info.raw.get(name)
+        if isinstance(total, int) and total != found:
+            log.report("wrong_totals", INFO, f"{name} is {total}, metadata lists {found}")
     _check_splits(info, len(listed), log)
 
 
@@ -142,7 +140,14 @@ def check_stats(store: Store, info: Info, cameras: Sequence[str], log: FaultLog)
     if not store.exists(file):
         log.report("stats_missing", file, "no statistics; they are computed from the data")
         return
-    stats = read_json(store, file)
+    try:
+        stats = read_json(store, file)
+    except Refused as refusal:
+        log.report("bad_stats", file, f"{refusal.fault.detail}; statistics are computed from the data")
+        return
+    if not isinstance(stats, dict):
+        log.report("bad_stats", file, "it has no table of features; statistics are computed from the data")
+        return
     without = [key for key in cameras if key not in stats]
     if without:
         log.report("image_stats_missing", file, f"no statistics for {', '.join(without)}; none are needed")

@@ -7,8 +7,8 @@ from typing import Any
 
 from vlarge.data.check import FaultLog, Refused
 from vlarge.data.fetch import Store
-from vlarge.data.formats.lerobot_metadata import fill, read_jsonl
-from vlarge.data.manifest import Listed
+from vlarge.data.formats.lerobot_metadata import check_length, fill, read_jsonl, task_texts, whole_number
+from vlarge.data.manifest import Listed, Place
 
 EPISODES = "meta/episodes.jsonl"
 TASKS = "meta/tasks.jsonl"
@@ -21,26 +21,38 @@ def metadata_files(store: Store) -> list[str]:
     return [file for file in (EPISODES, TASKS) if store.exists(file)]
 
 
-def read_tasks(store: Store) -> dict[int, str]:
+def read_tasks(store: Store, log: FaultLog) -> dict[int, str]:
     """task_index -> text."""
     if not store.exists(TASKS):
+        log.report("missing_tasks", TASKS, "the file does not exist; tasks are those that metadata lists by episode")
         return {}
-    return {
-        int(_value(store, TASKS, n, row, "task_index", int)): str(row.get("task", ""))
-        for n, row in read_jsonl(store, TASKS)
-    }
+    rows = (row if isinstance(row, dict) else {} for _, row in read_jsonl(store, TASKS))
+    return task_texts(TASKS, ((row.get("task_index"), row.get("task")) for row in rows), log)
 
 
 def list_episodes(store: Store, info: Mapping[str, Any], cameras: Sequence[str], log: FaultLog) -> list[Listed]:
     """Every episode that metadata lists, by number. A template that finds nothing gives way to LeRobot's own layout."""
     files = _Files(store, info)
     listed = []
+    seen: dict[int, Any] = {}
     for number, row in read_jsonl(store, EPISODES):
-        index = _value(store, EPISODES, number, row, "episode_index", int)
-        length = _value(store, EPISODES, number, row, "length", int)
-        tasks = tuple(str(text) for text in row.get("tasks") or ())
-        videos = {key: (files.video(index, key), None) for key in cameras}
-        listed.append(Listed(index, length, tasks, files.table(index), videos))
+        index = whole_number(row.get("episode_index")) if isinstance(row, dict) else None
+        if index is None:
+            detail = f"line {number}: it should have a whole number as episode_index, it is {row!r:.60}"
+            raise Refused(store, "broken_jsonl_line", EPISODES, detail)
+        if seen.setdefault(index, row) is not row and seen[index] == row:
+            log.report("repeated_line", EPISODES, f"line {number} repeats an earlier one", index)
+            continue
+        tasks = row.get("tasks")
+        listed.append(
+            Listed(
+                index=index,
+                length=check_length(row.get("length"), index, f"{EPISODES} line {number}", log),
+                tasks=tuple(map(str, tasks)) if isinstance(tasks, list) else (),
+                table_file=files.table(index),
+                videos={key: Place(files.video(index, key)) for key in cameras},
+            )
+        )
     if files.num_misnamed:
         template = f"data_path {info['data_path']!r}, video_path {info.get('video_path')!r}"
         detail = f"{template}: {files.num_misnamed} files are not there but at {DATA_PATH} and {VIDEO_PATH}"
@@ -54,7 +66,7 @@ class _Files:
     def __init__(self, store: Store, info: Mapping[str, Any]) -> None:
         self._store = store
         self._info = info
-        self._chunk_episodes = max(1, int(info.get("chunks_size") or 1000))
+        self._chunk_episodes = max(1, whole_number(info.get("chunks_size")) or 1000)
         self.num_misnamed = 0
 
     def table(self, index: int) -> str:
@@ -77,10 +89,3 @@ class _Files:
             return given
         self.num_misnamed += 1
         return other
-
-
-def _value(store: Store, file: str, line: int, row: Any, key: str, kind: type) -> Any:
-    value = row.get(key) if isinstance(row, dict) else None
-    if not isinstance(value, kind):
-        raise Refused(store, "broken_jsonl_line", file, f"line {line}: {key!r} should be a whole number, is {value!r}")
-    return value
