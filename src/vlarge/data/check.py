@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 from vlarge.contracts import InputError
@@ -117,13 +116,14 @@ def require_trainable(dataset: Dataset) -> None:
 
 def describe_left_out(faults: Iterable[Fault]) -> list[str]:
     """One line per kind of quarantine: "97 episodes left out (partial_download): 0-9, 11-28, 30-81, 83-99"."""
-    by_kind: dict[str, list[int]] = {}
+    by_kind: dict[tuple[str, bool], list[int]] = {}
     for fault in faults:
         if fault.action == "quarantine" and fault.episode is not None:
-            by_kind.setdefault(fault.kind, []).append(fault.episode)
+            by_kind.setdefault((fault.kind, fault.frames is not None), []).append(fault.episode)
     return [
-        f"{len(episodes)} {'episode' if len(episodes) == 1 else 'episodes'} left out ({kind}): {_as_ranges(episodes)}"
-        for kind, episodes in by_kind.items()
+        f"{'samples of ' if in_part else ''}{len(episodes)} {'episode' if len(episodes) == 1 else 'episodes'} left out"
+        f" ({kind}): {_as_ranges(episodes)}"
+        for (kind, in_part), episodes in by_kind.items()
     ]
 
 

@@ -22,10 +22,11 @@ def resolve(path_or_id: str, revision: str = "", repo_type: str = "dataset") -> 
     if not path_or_id:
         raise InputError(f"no {repo_type} given; name a folder or hf://user/name")
     if not path_or_id.startswith("hf://"):
-        path = Path(path_or_id).expanduser()
-        if not path.is_dir():
-            why = "is not a folder" if path.exists() else "does not exist"
-            raise InputError(f"{path} {why}; give the path of a {repo_type} folder, or hf://user/name")
+        path = Path(os.path.expanduser(path_or_id))
+        if not os.path.isdir(path):
+            why = "is not a folder" if os.path.exists(path) else "does not exist"
+            name = str(path) if str(path).isprintable() else repr(str(path))
+            raise InputError(f"{name} {why}; give the path of a {repo_type} folder, or hf://user/name")
         return path
     match = HUB_ID.fullmatch(path_or_id)
     if not match or ".." in path_or_id:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from vlarge.contracts import InputError
-from vlarge.data import hub
+from vlarge.data import hub, quarantine
 from vlarge.data.check import Fault
 from vlarge.data.config import Source
 from vlarge.data.fetch import Store, open_store
@@ -124,7 +124,18 @@ def open_dataset(config: Source) -> Dataset:
         raise InputError(
             f"{store} is not a dataset: it has no meta/info.json; give the folder that holds meta, data and videos"
         )
-    return Dataset(store, lerobot.index(store, config), config)
+    manifest = lerobot.index(store, config)
+    if config.quarantine:
+        manifest = quarantine.leave_out(
+            manifest, quarantine.read_list(config.quarantine, _whole_revision(store, config))
+        )
+    return Dataset(store, manifest, config)
+
+
+def _whole_revision(store: Store, config: Source) -> str:
+    # Of the dataset as `vlarge data check` opens it.
+    whole = Source(path=config.path, revision=config.revision)
+    return Dataset(store, lerobot.index(store, whole), whole).revision
 
 
 def summary(dataset: Dataset) -> dict[str, Any]:

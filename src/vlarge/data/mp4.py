@@ -164,7 +164,7 @@ def scan_packets(store: Store, file: str) -> VideoFile:
             time_base = Fraction(stream.time_base or 1)
     except (av.error.FFmpegError, IndexError, ArithmeticError) as error:
         raise BrokenFile("unreadable_mp4", f"FFmpeg finds no video in it ({error})") from error
-    if decoder is None or not decoder.height or not decoder.width or any(row[0] < 0 for row in rows):
+    if decoder is None or not decoder.height or not decoder.width or any((row[0] or 0) < 0 for row in rows):
         raise BrokenFile("unreadable_mp4", "FFmpeg does not know its codec, size or where its packets lie")
     offset_P, size_P, pts_P, is_key_P, is_shown_P = np.array(rows, np.int64).reshape(-1, 5).T
     shown = np.flatnonzero(is_shown_P)
@@ -187,7 +187,8 @@ def scan_packets(store: Store, file: str) -> VideoFile:
 
 def _read_moov(store: Store, file: str, file_bytes: int) -> bytes:
     # Walk the top-level boxes; only their headers are read.
-    position, kinds = 0, set()
+    position = 0
+    kinds: set[tuple[int, bytes]] = set()
     while position + 8 <= file_bytes and len(kinds) < MAX_BOXES:
         header = store.read(file, position, position + 16)
         size, kind = struct.unpack_from(">I4s", header)
@@ -298,7 +299,8 @@ def _sizes(stsz: bytes, file_bytes: int) -> np.ndarray:
 
 
 def _composition_times(sample_table: dict[bytes, bytes], num_packets: int) -> np.ndarray:
-    durations = _run_lengths(*_table(sample_table[b"stts"], 2).T, num_packets)
+    counts, deltas = _table(sample_table[b"stts"], 2).T
+    durations = _run_lengths(counts, deltas, num_packets)
     times = np.cumsum(durations) - durations
     if b"ctts" in sample_table:
         counts, shifts = _table(sample_table[b"ctts"], 2, ">i4").T

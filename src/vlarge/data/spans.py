@@ -105,7 +105,7 @@ def _covering(spans: Sequence[Span], num_frames: int) -> set[Span]:
     ways_on: dict[Span, int] = {}
     for span in reversed(ordered):
         ways_on[span] = 1 if span.stop == num_frames else sum(ways_on.get(n, 0) for n in following(span))
-    ways_to: dict[Span, int] = defaultdict(int, {s: 1 for s in by_first[0]})
+    ways_to: dict[Span, int] = defaultdict(int, dict.fromkeys(by_first[0], 1))
     for span in ordered:
         for after in following(span):
             ways_to[after] += ways_to[span]

@@ -17,7 +17,7 @@ from vlarge.data.check import Refused
 from vlarge.data.config import Source
 from vlarge.data.index import Dataset, open_dataset
 
-MAX_OPEN_S = 5
+MAX_OPEN_S = 60
 Copy = Callable[[str], Path]
 Opened = Callable[[Path], Dataset]
 
@@ -62,7 +62,11 @@ def wrong_samples(dataset: Dataset, make_datasets: ModuleType) -> list[tuple[obj
             equal = (values == law(episode.index, frames, values.shape[1])).all(1)
             wrong += [(name, episode.index, int(i)) for i in np.flatnonzero(good & ~equal)]
         texts = [make_datasets.task_text(n) for n in make_datasets.task_of(episode.index, frames, episode.length, 3)]
-        wrong += [("task", episode.index, i) for i, pair in enumerate(zip(table.tasks, texts, strict=True)) if len(set(pair)) > 1]
+        wrong += [
+            ("task", episode.index, i)
+            for i, pair in enumerate(zip(table.tasks, texts, strict=True))
+            if len(set(pair)) > 1
+        ]
         for key in dataset.camera_keys:
             camera = ("observation.images.top", "observation.images.wrist").index(key)
             seen = identity_codes(dataset.read_frames(episode, key, frames.tolist()))
@@ -78,6 +82,12 @@ def identity_codes(images: np.ndarray) -> np.ndarray:
     low, high = blocks.min((1, 2), keepdims=True), blocks.max((1, 2), keepdims=True)
     assert (high - low > 40).all(), "a black or blank frame"
     return np.asarray(blocks > (low + high) / 2)
+
+
+def _named_in(error: InputError) -> Named:
+    assert "\n" not in str(error)
+    assert len(str(error)) < 1000
+    return {(error.fault.kind, error.fault.action, error.fault.episode)} if isinstance(error, Refused) else set()
 
 
 def _late(*_: object) -> None:
@@ -97,14 +107,11 @@ def outcome(make_datasets: ModuleType) -> Callable[[Path], tuple[list[int] | str
         try:
             dataset = open_dataset(Source(path=str(root)))
         except InputError as error:
-            assert "\n" not in str(error)
-            assert len(str(error)) < 1000
-            fault = error.fault if isinstance(error, Refused) else None
-            return "refused", {(fault.kind, fault.action, fault.episode)} if fault else set()
+            return "refused", _named_in(error)
         finally:
             signal.alarm(0)
         for fault in dataset.faults:
-            assert fault.kind and fault.file and fault.detail
+            assert "" not in (fault.kind, fault.file, fault.detail)
             assert "\n" not in str(fault)
         assert wrong_samples(dataset, make_datasets) == []
         return [e.index for e in dataset.episodes], {(f.kind, f.action, f.episode) for f in dataset.faults}

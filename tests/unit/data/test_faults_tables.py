@@ -52,7 +52,9 @@ def masked(name: str, episode: int, frames: list[int], value: float) -> Callable
     return change
 
 
-def per_row(name: str, value: Callable[[int, Any], Any], kind: pa.DataType | None = None) -> Callable[[pa.Table], pa.Table]:
+def per_row(
+    name: str, value: Callable[[int, Any], Any], kind: pa.DataType | None = None
+) -> Callable[[pa.Table], pa.Table]:
     return lambda t: column(name, pa.array([value(i, v) for i, v in enumerate(t[name].to_pylist())], kind))(t)
 
 
@@ -365,7 +367,9 @@ def two_texts_for_a_task(root: Path, damage: ModuleType) -> None:
 
 @variant("v3.0", [0, 1, 2, 3, 5], "bad_tasks", "unknown_task")
 def task_numbers_in_words(root: Path, damage: ModuleType) -> None:
-    pq.write_table(pa.table({"task_index": ["zero", "one", "two"], "task": ["a", "b", "c"]}), root / "meta/tasks.parquet")
+    pq.write_table(
+        pa.table({"task_index": ["zero", "one", "two"], "task": ["a", "b", "c"]}), root / "meta/tasks.parquet"
+    )
 
 
 @variant("v3.0", [0, 1, 2, 3, 5], "bad_tasks", "unknown_task")
@@ -552,7 +556,9 @@ def task_lists_that_say_other_tasks(root: Path, damage: ModuleType) -> None:
 def no_pointers_of_one_camera(root: Path, damage: ModuleType) -> None:
     for path in sorted((root / "meta/episodes").rglob("*.parquet")):
         table = pq.read_table(path)
-        pq.write_table(table.drop_columns([n for n in table.column_names if n.startswith(f"videos/{damage.TOP}")]), path)
+        pq.write_table(
+            table.drop_columns([n for n in table.column_names if n.startswith(f"videos/{damage.TOP}")]), path
+        )
 
 
 @variant("v3.0", [3, 4, 5], "missing_mp4")

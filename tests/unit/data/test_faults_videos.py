@@ -31,10 +31,18 @@ def variant(version: str, usable: list[int] | str, *kinds: str) -> Callable[[Any
 
 
 def file(root: Path, key: str, number: int) -> Path:
-    return sorted((root / "videos").rglob(f"{key}/**/*.mp4" if (root / "meta/episodes").is_dir() else f"{key}/*.mp4"))[number]
+    return sorted((root / "videos").rglob(f"{key}/**/*.mp4" if (root / "meta/episodes").is_dir() else f"{key}/*.mp4"))[
+        number
+    ]
 
 
-def recode(path: Path, times: Callable[[list[np.ndarray]], list[tuple[int, np.ndarray]]], options: dict[str, str] | None = None, codec_options: dict[str, str] | None = None, with_audio: bool = False) -> None:
+def recode(
+    path: Path,
+    times: Callable[[list[np.ndarray]], list[tuple[int, np.ndarray]]],
+    options: dict[str, str] | None = None,
+    codec_options: dict[str, str] | None = None,
+    with_audio: bool = False,
+) -> None:
     """Encodes a video again: `times` gives (pts in frames, picture) of each frame."""
     import av
 
@@ -61,7 +69,9 @@ def regular(pictures: list[np.ndarray]) -> list[tuple[int, np.ndarray]]:
     return list(enumerate(pictures))
 
 
-def move(root: Path, damage: ModuleType, key: str, starts: dict[int, float], ends: dict[int, float] | None = None) -> None:
+def move(
+    root: Path, damage: ModuleType, key: str, starts: dict[int, float], ends: dict[int, float] | None = None
+) -> None:
     """Sets from_timestamp (and to_timestamp) of a camera's episodes, in frames."""
 
     def change(row: dict[str, Any]) -> dict[str, Any]:
@@ -167,7 +177,9 @@ def pointer_is_null(root: Path, damage: ModuleType) -> None:
 
 @variant("v3.0", [0, 1, 2, 4, 5], "wrong_from_timestamp")
 def start_is_null(root: Path, damage: ModuleType) -> None:
-    damage.edit_episodes(root, lambda r: r | ({f"videos/{WRIST}/from_timestamp": None} if r["episode_index"] == 3 else {}))
+    damage.edit_episodes(
+        root, lambda r: r | ({f"videos/{WRIST}/from_timestamp": None} if r["episode_index"] == 3 else {})
+    )
 
 
 @variant("v3.0", [0, 1, 3, 4, 5], "wrong_from_timestamp")
@@ -378,7 +390,9 @@ def noise_instead_of_video(root: Path, damage: ModuleType) -> None:
 
 @variant("v3.0", [3, 4, 5], "unreadable_mp4")
 def a_playlist_instead_of_video(root: Path, damage: ModuleType) -> None:
-    file(root, TOP, 0).write_text("#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nhttp://127.0.0.1:9/x.ts\n#EXT-X-ENDLIST\n")
+    file(root, TOP, 0).write_text(
+        "#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nhttp://127.0.0.1:9/x.ts\n#EXT-X-ENDLIST\n"
+    )
 
 
 @variant("v3.0", [3, 4, 5], "unreadable_mp4")

@@ -14,7 +14,7 @@ import pytest
 
 from vlarge.contracts import InputError
 from vlarge.data import mp4, video
-from vlarge.data.check import BrokenFile, Span, misplaced_spans
+from vlarge.data.check import BrokenFile
 from vlarge.data.fetch import open_store
 
 CODECS = [("h264", 2), ("h264", 15), ("libsvtav1", 2), ("libsvtav1", 15), ("hevc", 15)]
@@ -223,12 +223,3 @@ def test_pictures_in_a_table(kind: str, make_datasets: ModuleType) -> None:
         video.decode_image(b"\x89PNG broken", "here")
     with pytest.raises(InputError, match="here"):
         video.decode_image(b"", "here")
-
-
-def test_who_is_to_blame_when_two_episodes_share_frames() -> None:
-    good = [Span(0, 0, 15), Span(1, 15, 13), Span(2, 28, 12)]
-    late, early = Span(1, 18, 13), Span(1, 10, 13)
-    assert misplaced_spans(good) == []
-    assert misplaced_spans([good[0], late, good[2]]) == [late]
-    assert misplaced_spans([good[0], early, good[2]]) == [early]
-    assert misplaced_spans([Span(0, 0, 15), Span(2, 40, 12)]) == []  # a gap alone is no contradiction

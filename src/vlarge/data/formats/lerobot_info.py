@@ -86,17 +86,17 @@ def _features(store: Store, features: Any) -> dict[str, dict[str, Any]]:
 
 
 def check_request(store: Store, info: Info, config: Source) -> None:
-    """Raise InputError for a feature that the recipe names and the dataset does not have."""
+    """Raise Refused for a feature that the recipe names and the dataset does not have."""
     for name, key in (("state_key", config.state_key), ("action_key", config.action_key)):
         if key not in info.features:
             numbers = [k for k in info.features if k not in info.cameras]
-            raise InputError(
-                f"{store}: no feature {key!r}; set data.{name} to one of: {', '.join(numbers)}{_nearest(key, numbers)}"
-            )
+            known = f"set data.{name} to one of: {', '.join(numbers)}"
+            raise Refused(store, "missing_feature", INFO, f"no feature {key!r}{_nearest(key, numbers)}; {known}")
     for key in config.cameras:
         if key not in info.cameras:
             known = ", ".join(info.cameras) or "none"
-            raise InputError(f"{store}: no camera {key!r} (data.cameras); it has: {known}{_nearest(key, info.cameras)}")
+            detail = f"no camera {key!r} (data.cameras){_nearest(key, info.cameras)}; it has: {known}"
+            raise Refused(store, "missing_camera", INFO, detail)
 
 
 def _nearest(key: str, names: Collection[str]) -> str:

@@ -107,7 +107,9 @@ def fill(store: Store, name: str, template: str, fields: Mapping[str, int | str]
     parts = PurePosixPath(path).parts
     longest = max((len(part.encode()) for part in parts), default=0)
     if longest > MAX_NAME_BYTES or len(path.encode()) > MAX_PATH_BYTES:
-        raise Refused(store, "bad_template", "meta/info.json", f"{name} gives a path too long for a file: {path:.60}...")
+        raise Refused(
+            store, "bad_template", "meta/info.json", f"{name} gives a path too long for a file: {path:.60}..."
+        )
     if not parts or path.startswith("/") or ".." in parts or any(c in path for c in "{}\\:\0"):
         raise Refused(store, "bad_template", "meta/info.json", f"{name} gives {path!r}, not a path inside the dataset")
     return path

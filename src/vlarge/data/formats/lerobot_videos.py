@@ -115,7 +115,9 @@ class VideoCheck:
             return
         complete = video.complete_F[span.first : stop]
         if not complete.all():
-            detail = f"the file ends at {video.file_bytes} bytes, before frame {int(np.argmin(complete))} of the episode"
+            detail = (
+                f"the file ends at {video.file_bytes} bytes, before frame {int(np.argmin(complete))} of the episode"
+            )
             self._log.leave_out(span.episode, "truncated_mp4", video.file, detail)
         times = video.time_F[span.first : stop]
         off_s = times - times[0] - np.arange(len(times)) / self._fps
