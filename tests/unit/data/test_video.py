@@ -166,7 +166,7 @@ def _without_moov(data: bytes) -> bytes:
         ("missing_mp4", None),
         ("empty_mp4", lambda data: b""),
         ("moov_missing", _without_moov),
-        ("moov_missing", lambda data: b"not a video at all"),
+        ("unreadable_mp4", lambda data: b"not a video at all"),
         ("unreadable_mp4", lambda data: data.replace(b"avc1", b"zzzz")),
     ],
 )

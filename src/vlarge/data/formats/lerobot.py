@@ -100,7 +100,7 @@ class _Index:
         doubtful = [e.index for e in self.listed if e.index not in self.rows.num_rows and self.log.is_out(e.index)]
         for key in cameras:
             check = VideoCheck(self.store, key, self.info.fps, self.log, self.rows.num_rows, doubtful)
-            check.run([e for e in self.listed if e.length > 0])
+            check.run([e for e in self.listed if e.length > 0 or self.rows.num_rows[e.index]])
             self.videos[key] = check
             if check.turned:
                 detail = f"{key} is shown turned by players; pictures are used as they are stored"
