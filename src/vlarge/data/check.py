@@ -51,6 +51,10 @@ class BrokenFile(InputError):
         super().__init__(detail)
 
 
+class Unreachable(InputError):
+    """A store that does not answer. It stops the run: no sample is ever replaced for it."""
+
+
 class FaultLog:
     """Collects faults while a dataset is indexed. An episode is quarantined at most once, for its first fault."""
 

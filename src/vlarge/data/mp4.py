@@ -80,11 +80,6 @@ class VideoFile:
         """The last packet, in decode order, of all frames shown up to this one."""
         return np.maximum.accumulate(self.frame_packets_F)
 
-    @property
-    def time_F(self) -> np.ndarray:
-        """float64 seconds, from the start of the track's time line."""
-        return self.pts_F * float(self.time_base)
-
     @cached_property
     def complete_F(self) -> np.ndarray:
         """bool: whether the file holds all bytes that decoding the frame may need."""

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from vlarge.contracts import InputError
-from vlarge.data.fetch import Entry, Patience, Store, StoreFault, describe, printable_address
+from vlarge.data.check import Unreachable
+from vlarge.data.fetch import Entry, Patience, Store, describe, printable_address
 
 STAMPS = ("ETag", "etag", "mtime", "LastModified", "last_modified", "created")
 
@@ -54,7 +55,7 @@ class RemoteStore(Store):
         try:
             return self._entries()[file]
         except KeyError:
-            raise StoreFault(f"{self.path(file)}: the file does not exist") from None
+            raise Unreachable(f"{self.path(file)}: the file does not exist") from None
 
     def _entries(self) -> dict[str, Entry]:
         with self._lock:

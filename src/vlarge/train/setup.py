@@ -72,11 +72,12 @@ def _plan_from(files: PolicyFiles, recipe: Recipe, dataset: Dataset) -> Plan:
 
 def open_stream(recipe: Recipe, dataset: Dataset, preparation: Preparation, world: World, start_step: int) -> Stream:
     """This process's share of every global batch from `start_step` on."""
-    lengths = [episode.length for episode in dataset.episodes]
     data = recipe.data
     return Stream(
         dataset,
-        Order(lengths, seed=recipe.run.seed, clip_frames=data.clip_frames, window_clips=data.window_clips),
+        Order(
+            dataset.lengths.tolist(), seed=recipe.run.seed, clip_frames=data.clip_frames, window_clips=data.window_clips
+        ),
         preparation,
         batch_size=recipe.train.batch_size,
         rank=world.rank,

@@ -53,7 +53,7 @@ class Trainer:
         self._check_batch()
         if recipe.train.num_threads:
             torch.set_num_threads(recipe.train.num_threads)
-        self.dataset: Dataset = open_dataset(recipe.data)
+        self.dataset: Dataset = open_dataset(recipe.data, recipe.data.index_dir)
         require_trainable(self.dataset)
         self.plan = plan(recipe, self.dataset)
         self._family = find_family(self.plan.model_name)

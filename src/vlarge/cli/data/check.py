@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import tyro
 
+from vlarge.cli.data.opening import open_path
 from vlarge.cli.show import console, print_json
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class Check:
     """
 
     path: tyro.conf.Positional[str]
-    """A LeRobot dataset folder, or hf://user/name."""
+    """A LeRobot dataset folder, an object store's address, or hf://user/name."""
     json: bool = False
     """Print JSON."""
 
@@ -45,14 +46,12 @@ def check(arguments: Check) -> int:
     return code
 
 
-def _faults(path: str) -> tuple[int, tuple[Fault, ...]]:
+def _faults(path: str) -> tuple[int, Sequence[Fault]]:
     """How many episodes can be read, and every fault; having none at all is one."""
     from vlarge.data.check import Fault, Refused
-    from vlarge.data.config import Source
-    from vlarge.data.index import open_dataset
 
     try:
-        dataset = open_dataset(Source(path=path))
+        dataset = open_path(path)
     except Refused as refusal:
         return 0, (refusal.fault,)
     if dataset.episodes:

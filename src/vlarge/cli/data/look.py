@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import tyro
 
 from vlarge.cli.data.check import print_faults
+from vlarge.cli.data.opening import open_path
 from vlarge.cli.show import console, print_json, print_table
-
-if TYPE_CHECKING:
-    from vlarge.data.index import Dataset
 
 
 @dataclass(frozen=True)
@@ -22,7 +19,7 @@ class Info:
     """
 
     path: tyro.conf.Positional[str]
-    """A LeRobot dataset folder, or hf://user/name."""
+    """A LeRobot dataset folder, an object store's address, or hf://user/name."""
     json: bool = False
     """Print JSON."""
 
@@ -35,16 +32,9 @@ class Stats:
     """
 
     path: tyro.conf.Positional[str]
-    """A LeRobot dataset folder, or hf://user/name."""
+    """A LeRobot dataset folder, an object store's address, or hf://user/name."""
     json: bool = False
     """Print JSON."""
-
-
-def open_path(path: str) -> Dataset:
-    from vlarge.data.config import Source
-    from vlarge.data.index import open_dataset
-
-    return open_dataset(Source(path=path))
 
 
 def info(arguments: Info) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from vlarge.contracts import InputError
 from vlarge.data.check import FaultLog, Refused
@@ -23,15 +23,18 @@ def matches(store: Store) -> bool:
     return store.exists(INFO)
 
 
-def index(store: Store, config: Source) -> Manifest:
-    """Everything about the dataset in `store`. Raises InputError when it cannot be opened; lesser faults are listed."""
-    return _Index(store, config).manifest()
+def index(store: Store, config: Source, on_progress: Callable[[int, int], None] | None = None) -> Manifest:
+    """Everything about the dataset in `store`. Raises InputError when it cannot be opened; lesser faults are listed.
+
+    on_progress: called with (files checked, files in all) as the work goes on.
+    """
+    return _Index(store, config, on_progress).manifest()
 
 
 class _Index:
     # Files that are missing first, then rows, then videos: an episode is left out for its first fault.
 
-    def __init__(self, store: Store, config: Source) -> None:
+    def __init__(self, store: Store, config: Source, on_progress: Callable[[int, int], None] | None) -> None:
         self.store = store
         self.config = config
         self.info = read_info(store)
@@ -41,8 +44,11 @@ class _Index:
         self.listed = self.layout.list_episodes(store, self.info.raw, self.info.videos, self.log)
         check_listing(store, self.info, config, self.listed, self.log)
         tasks = self.layout.read_tasks(store)
-        self.rows = RowCheck(store, self.info.fps, config.state_key, config.action_key, tasks, self.log)
+        keys = config.state_key, config.action_key
+        self.rows = RowCheck(store, self.info.fps, keys, tasks, self.log, self._count_file)
         self.videos: dict[str, VideoCheck] = {}
+        self.on_progress = on_progress
+        self.num_done = self.num_files = 0
 
     def manifest(self) -> Manifest:
         present = [key for key in self.info.videos if any(self._has_video(e, key) for e in self.listed)]
@@ -51,12 +57,13 @@ class _Index:
             raise self._no_videos()
         for episode in self._good():
             self._check_missing(episode, used)
+        self.num_files = self._num_files(used)
         self.rows.run(self._good())
         pictures = [key for key in self.info.cameras if key not in self.info.videos]
         in_tables = [key for key in pictures if self.rows.has_column(key)]
         self.rows.require([key for key in in_tables if key in self._wanted], self._good())
         for key in used:
-            self.videos[key] = VideoCheck(self.store, key, self.info.fps, self.log)
+            self.videos[key] = VideoCheck(self.store, key, self.info.fps, self.log, self._count_file)
             self.videos[key].run([e for e in self.listed if e.length > 0])
         cameras = {key: self._camera(key, key in present or key in in_tables) for key in self.info.cameras}
         check_stats(self.store, self.info, [key for key, c in cameras.items() if c.present], self.log)
@@ -72,6 +79,7 @@ class _Index:
             action_dim=self.rows.action_dim,
             task_texts=self.rows.tasks,
             metadata_files=(INFO, *self.layout.metadata_files(self.store)),
+            video_files={file: video for check in self.videos.values() for file, video in check.files.items()},
         )
 
     @property
@@ -81,6 +89,15 @@ class _Index:
     def _good(self) -> list[Listed]:
         excluded = self.config.exclude_episodes
         return [e for e in self.listed if e.length > 0 and e.index not in excluded and not self.log.is_out(e.index)]
+
+    def _num_files(self, cameras: Sequence[str]) -> int:
+        videos = {e.videos[key][0] for e in self.listed for key in cameras if key in e.videos}
+        return len(videos) + len({e.table_file for e in self._good()})
+
+    def _count_file(self) -> None:
+        self.num_done += 1
+        if self.on_progress:
+            self.on_progress(self.num_done, self.num_files)
 
     def _has_video(self, episode: Listed, key: str) -> bool:
         return key in episode.videos and self.store.exists(episode.videos[key][0])

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from vlarge.data.check import Action, BrokenFile, FaultLog
-from vlarge.data.fetch import Store
+from vlarge.data.fetch import Store, read_ahead
 from vlarge.data.formats.lerobot_tables import TableFile, read_table_file
 from vlarge.data.manifest import Listed
 
@@ -29,13 +29,20 @@ class RowCheck:
     """Finds the rows of each episode. After `run`: `found` by episode number, `columns` of all files, dimensions."""
 
     def __init__(
-        self, store: Store, fps: float, state_key: str, action_key: str, tasks: Mapping[int, str], log: FaultLog
+        self,
+        store: Store,
+        fps: float,
+        keys: tuple[str, str],
+        tasks: Mapping[int, str],
+        log: FaultLog,
+        on_file: Callable[[], None],
     ) -> None:
         self._store = store
         self._fps = fps
-        self._keys = state_key, action_key
+        self._keys = keys  # of state and action
         self.tasks = tasks
         self._log = log
+        self._on_file = on_file
         self._odd_times: dict[str, list[tuple[int, float]]] = defaultdict(list)
         self.found: dict[int, Rows] = {}
         self.columns: dict[str, frozenset[str]] = {}
@@ -45,8 +52,9 @@ class RowCheck:
         by_file: dict[str, list[Listed]] = defaultdict(list)
         for episode in episodes:
             by_file[episode.table_file].append(episode)
-        for file, members in by_file.items():
-            self._check_file(file, members)
+        for file, read in read_ahead(self._read, by_file, self._store.num_readers):
+            self._check_file(file, read, by_file[file])
+            self._on_file()
         for kind, odd in self._odd_times.items():
             worst = max(seconds for _, seconds in odd)
             where = f"{len(odd)} episodes (first: {odd[0][0]})"
@@ -65,9 +73,12 @@ class RowCheck:
                 detail = f"it has no column {lacking[0]!r}"
                 self._log.leave_out(episode.index, "missing_column", episode.table_file, detail)
 
-    def _check_file(self, file: str, members: list[Listed]) -> None:
+    def _read(self, file: str) -> TableFile:
+        return read_table_file(self._store, file, *self._keys)
+
+    def _check_file(self, file: str, read: Callable[[], TableFile], members: list[Listed]) -> None:
         try:
-            table = read_table_file(self._store, file, *self._keys)
+            table = read()
             self._check_dims(table)
         except BrokenFile as error:
             for episode in members:

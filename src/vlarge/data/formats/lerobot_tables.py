@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,13 +34,19 @@ class TableFile:
 
     def rows_of(self, episode: int) -> tuple[int, int]:
         """Rows [start, stop) of an episode, found by its number; (0, 0) when there are none or they are scattered."""
-        numbers = self.scalars.get("episode_index")
-        if numbers is None:
+        if "episode_index" not in self.scalars:
             return 0, len(self.state_RA)
-        rows = np.flatnonzero(numbers == episode)
-        if not len(rows) or rows[-1] - rows[0] + 1 != len(rows):
-            return 0, 0
-        return int(rows[0]), int(rows[-1]) + 1
+        return self._rows.get(episode, (0, 0))
+
+    @cached_property
+    def _rows(self) -> dict[int, tuple[int, int]]:
+        numbers = self.scalars["episode_index"]
+        starts = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 1))
+        stops = np.append(starts[1:], len(numbers))
+        found: dict[int, tuple[int, int]] = {}
+        for number, start, stop in zip(numbers[starts].tolist(), starts.tolist(), stops.tolist(), strict=True):
+            found[number] = (0, 0) if number in found else (start, stop)
+        return found
 
 
 def read_table_file(store: Store, file: str, state_key: str, action_key: str) -> TableFile:

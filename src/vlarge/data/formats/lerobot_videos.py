@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
 from vlarge.data.check import BrokenFile, FaultLog, Span, misplaced_spans
-from vlarge.data.fetch import Store
+from vlarge.data.fetch import Store, read_ahead
 from vlarge.data.manifest import Listed
 from vlarge.data.mp4 import VideoFile, read_video_file
 
 
 class VideoCheck:
-    """Places the episodes in the videos of one camera. After `run`: `first_frames` by episode number, codec, sizes."""
+    """Places the episodes in the videos of one camera. After `run`: `first_frames` by number, `files`, sizes."""
 
-    def __init__(self, store: Store, key: str, fps: float, log: FaultLog) -> None:
+    def __init__(self, store: Store, key: str, fps: float, log: FaultLog, on_file: Callable[[], None]) -> None:
         self._store = store
         self._key = key
         self._fps = fps
         self._log = log
+        self._on_file = on_file
+        self.files: dict[str, VideoFile] = {}
         self.first_frames: dict[int, int] = {}
         self.codec = ""
         self.sizes: dict[tuple[int, int], str] = {}  # (height, width) -> first file of that size
@@ -33,12 +35,16 @@ class VideoCheck:
                 by_file[episode.videos[self._key][0]].append(episode)
             else:
                 self._log.leave_out(episode.index, "missing_mp4", "meta", f"metadata names no file for {self._key}")
-        for file, members in by_file.items():
-            self._check_file(file, members)
+        for file, read in read_ahead(self._read, by_file, self._store.num_readers):
+            self._check_file(file, read, by_file[file])
+            self._on_file()
 
-    def _check_file(self, file: str, members: Sequence[Listed]) -> None:
+    def _read(self, file: str) -> VideoFile:
+        return read_video_file(self._store, file)
+
+    def _check_file(self, file: str, read: Callable[[], VideoFile], members: Sequence[Listed]) -> None:
         try:
-            video = read_video_file(self._store, file)
+            video = self.files[file] = read()
         except BrokenFile as error:
             for episode in members:
                 self._log.leave_out(episode.index, error.kind, file, error.detail)
@@ -79,19 +85,22 @@ class VideoCheck:
 
     def _first_frame(self, video: VideoFile, start_s: float) -> int:
         # The frame whose time is the start's; there must be one within half a frame.
-        time_F = video.time_F
-        if not len(time_F):
+        if not video.num_frames:
             return 0
-        first = int(np.abs(time_F - start_s).argmin())
-        if start_s > time_F[-1] + 0.5 / self._fps:
+        tick_s = float(video.time_base)
+        if start_s > video.pts_F[-1] * tick_s + 0.5 / self._fps:
             return video.num_frames
-        if abs(time_F[first] - start_s) >= 0.5 / self._fps:
+        after = int(np.searchsorted(video.pts_F, start_s / tick_s))
+        near = [i for i in (after - 1, after) if 0 <= i < video.num_frames]
+        first = min(near, key=lambda i: abs(video.pts_F[i] * tick_s - start_s))
+        if abs(video.pts_F[first] * tick_s - start_s) >= 0.5 / self._fps:
             raise BrokenFile("wrong_from_timestamp", f"the video has no frame at {start_s:.4f} s")
         return first
 
     def _check_times(self, video: VideoFile, span: Span, start_s: float) -> None:
         # Frames are counted, but a video that skips one would make "the i-th" ambiguous: never guess.
-        off_s = video.time_F[span.first : span.stop] - start_s - np.arange(span.length) / self._fps
+        time_s = video.pts_F[span.first : span.stop] * float(video.time_base)
+        off_s = time_s - start_s - np.arange(span.length) / self._fps
         if np.abs(off_s).max() >= 0.5 / self._fps:
             frame = int((np.abs(off_s) >= 0.5 / self._fps).argmax())
             raise BrokenFile(
