@@ -226,11 +226,20 @@ def is_address(path: str) -> bool:
     return bool(ADDRESS.match(path)) and not path.startswith(("file://", "hf://"))
 
 
-def open_store(address: str | Path, patience: Patience = Patience()) -> Store:
-    """The files below a local folder, or below the address of an object store that fsspec knows (`s3://...`)."""
+def open_store(
+    address: str | Path,
+    patience: Patience = Patience(),
+    blocks_dir: Path = Path("blocks"),
+    blocks_bytes: int = 0,
+) -> Store:
+    """The files below a local folder, or below an object store's address: `s3://...`, or what else fsspec knows.
+
+    blocks_dir, blocks_bytes: where parts of remote files are kept, and how much at most; 0 keeps none.
+    """
     text = str(address)
     if is_address(text):
+        from vlarge.data.blocks import BlockCache
         from vlarge.data.remote import RemoteStore
 
-        return RemoteStore(text, patience)
+        return RemoteStore(text, patience, BlockCache(blocks_dir, blocks_bytes))
     return LocalStore(Path(text.removeprefix("file://")), patience)

@@ -16,14 +16,13 @@ from vlarge.contracts import InputError
 from vlarge.data import hub
 from vlarge.data.check import Fault
 from vlarge.data.config import DataConfig, Source
-from vlarge.data.fetch import Store, open_store
+from vlarge.data.fetch import Patience, Store, open_store
 from vlarge.data.formats import lerobot
 from vlarge.data.formats.lerobot_reader import LeRobotReader
 from vlarge.data.index_cache import obtain
 from vlarge.data.manifest import Camera, Episode, EpisodeTable, Manifest
 from vlarge.data.transforms import resize_with_pad
 
-INDEX_DIR = DataConfig.index_dir
 __all__ = ["Camera", "Dataset", "Episode", "EpisodeTable", "Fault", "open_dataset", "summary"]
 
 
@@ -106,17 +105,24 @@ class Dataset:
 
 
 def open_dataset(
-    config: Source, index_dir: str = INDEX_DIR, on_progress: Callable[[int, int], None] | None = None
+    config: Source,
+    index_dir: str = DataConfig.index_dir,
+    on_progress: Callable[[int, int], None] | None = None,
+    *,
+    remote_cache_bytes: int = DataConfig.remote_cache_bytes,
+    remote_deadline_s: float = DataConfig.remote_deadline_s,
 ) -> Dataset:
     """Open the dataset that a recipe's [data] table names, checking every file it has.
 
-    What is found is kept in `index_dir` and used again for as long as no file changes. on_progress: called with
-    (files checked, files in all) where it has to be found.
+    What is found is kept in `index_dir` and used again for as long as no file changes; for the rest see DataConfig.
+    on_progress: called with (files checked, files in all) where it has to be found.
     Raises InputError in one line: no such path, not a dataset, metadata that cannot be read, a feature or camera that
     it does not have. Lesser faults cost at most the episodes they are in and are listed in `Dataset.faults`; see
     `check.require_trainable` for a dataset with nothing left.
     """
-    store = open_store(hub.resolve_dataset(config.path, config.revision))
+    kept = Path(index_dir).expanduser()
+    address = hub.resolve_dataset(config.path, config.revision)
+    store = open_store(address, Patience(remote_deadline_s), kept / "blocks", remote_cache_bytes)
     if not lerobot.matches(store):
         raise InputError(
             f"{store} is not a dataset: it has no meta/info.json; give the folder that holds meta, data and videos"
@@ -126,7 +132,7 @@ def open_dataset(
         manifest = lerobot.index(store, config, on_progress)
         return replace(manifest, revision=_revision(store, manifest, _used_cameras(manifest, config)))
 
-    return Dataset(store, obtain(store, config, Path(index_dir).expanduser(), build), config)
+    return Dataset(store, obtain(store, config, kept, build), config)
 
 
 def _used_cameras(manifest: Manifest, config: Source) -> tuple[str, ...]:
