@@ -83,7 +83,8 @@ class BlockCache:
         data = fetch(begin, run[-1][2])
         blocks = {n: data[first - begin : last - begin] for n, first, last in run}
         for n, block in blocks.items():
-            self._keep(key, n, block)
+            if self._keeps:
+                self._keep(key, n, block)
         return blocks
 
     def _path(self, key: str, number: int) -> Path:

@@ -34,7 +34,7 @@ class RemoteStore(Store):
         super().__init__(printable_address(address).rstrip("/"))
         self._patience = patience
         self._blocks = blocks
-        self._objects = _objects(address)
+        self._objects = patience.try_again(str(self), lambda: _objects(address))  # some connect at once
         self._lock = threading.Lock()
         self._listing: dict[str, Entry] | None = None
 
