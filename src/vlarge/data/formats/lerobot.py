@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 
 from vlarge.contracts import InputError
 from vlarge.data.check import FaultLog, Refused
@@ -47,6 +48,7 @@ class _Index:
         keys = config.state_key, config.action_key
         self.rows = RowCheck(store, self.info.fps, keys, tasks, self.log, self._count_file)
         self.videos: dict[str, VideoCheck] = {}
+        self.exists = cache(store.exists)  # many episodes lie in one file
         self.on_progress = on_progress
         self.num_done = self.num_files = 0
 
@@ -100,7 +102,7 @@ class _Index:
             self.on_progress(self.num_done, self.num_files)
 
     def _has_video(self, episode: Listed, key: str) -> bool:
-        return key in episode.videos and self.store.exists(episode.videos[key][0])
+        return key in episode.videos and self.exists(episode.videos[key][0])
 
     def _no_videos(self) -> Refused:
         looked = next((file for e in self.listed for file, _ in e.videos.values()), "videos")
@@ -114,7 +116,7 @@ class _Index:
 
     def _check_missing(self, episode: Listed, cameras: Sequence[str]) -> None:
         files = [episode.table_file, *(episode.videos[key][0] for key in cameras if key in episode.videos)]
-        missing = [file for file in files if not self.store.exists(file)]
+        missing = [file for file in files if not self.exists(file)]
         if not missing:
             return
         if self.info.version != "v3.0":

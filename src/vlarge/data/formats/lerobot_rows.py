@@ -113,7 +113,7 @@ class RowCheck:
         num_rows = rows.stop - rows.start
         if not num_rows:
             raise BrokenFile("wrong_data_file_index", f"the file has no rows of episode {episode.index}")
-        frames = table.scalars.get("frame_index", np.arange(len(table.state_RA)) - rows.start)[rows]
+        frames = table.scalars["frame_index"][rows] if "frame_index" in table.scalars else np.arange(num_rows)
         if num_rows != episode.length or not np.array_equal(frames, np.arange(num_rows)):
             gap = int(np.argmin(np.append(frames, -1) == np.arange(num_rows + 1)))
             detail = (

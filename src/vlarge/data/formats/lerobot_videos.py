@@ -90,7 +90,7 @@ class VideoCheck:
         tick_s = float(video.time_base)
         if start_s > video.pts_F[-1] * tick_s + 0.5 / self._fps:
             return video.num_frames
-        after = int(np.searchsorted(video.pts_F, start_s / tick_s))
+        after = int(np.searchsorted(video.pts_F, round(start_s / tick_s)))  # whole: a fraction would copy the array
         near = [i for i in (after - 1, after) if 0 <= i < video.num_frames]
         first = min(near, key=lambda i: abs(video.pts_F[i] * tick_s - start_s))
         if abs(video.pts_F[first] * tick_s - start_s) >= 0.5 / self._fps:
