@@ -58,6 +58,10 @@ def one_line(text: str, most: int = 400) -> str:
     return line if len(line) <= most else f"{line[:most]} ..."
 
 
+class Unreachable(InputError):
+    """A store that does not answer. It stops the run: no sample is ever replaced for it."""
+
+
 class FaultLog:
     """Collects faults while a dataset is indexed. An episode is quarantined at most once, for its first fault."""
 

@@ -33,7 +33,9 @@ class DataConfig(Source):
     clip_frames, window_clips: the shuffle. Episodes are cut into clips of `clip_frames` frames, clips are permuted, and
     samples are drawn at random from a window of `window_clips` clips. Larger mixes better and costs memory.
     decode_threads: threads that decode video; prefetch_batches: batches kept ready ahead of the trainer.
-    index_dir: where indexes of datasets are kept, so that the next run opens them at once.
+    index_dir: where indexes of datasets are kept, so that the next run opens them at once, and in its folder `blocks`
+    parts of files from object stores, up to `remote_cache_bytes`. remote_deadline_s: for how long a read that fails is
+    tried again before the run stops.
     """
 
     normalization: str = "quantile"  # or "mean_std", "min_max"
@@ -44,3 +46,5 @@ class DataConfig(Source):
     decode_threads: int = setting(2, least=1)
     prefetch_batches: int = setting(4, least=1)
     index_dir: str = "~/.cache/vlarge/index"
+    remote_cache_bytes: int = setting(32 << 30, least=0)
+    remote_deadline_s: float = setting(120.0, least=0)

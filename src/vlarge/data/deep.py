@@ -7,15 +7,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 from vlarge.contracts import InputError
-from vlarge.data.check import Fault
-from vlarge.data.fetch import StoreFault
+from vlarge.data.check import Fault, Unreachable
 from vlarge.data.index import Dataset, Episode
 
 MAX_RESTARTS = 32  # damaged frames of an episode that are named one by one
 
 
 def deep_check(dataset: Dataset, tell: Callable[[str, int], None]) -> list[Fault]:
-    """Faults that only decoding finds, by episode. Goes on after a damaged file; raises StoreFault for a lost store.
+    """Faults that only decoding finds, by episode. Goes on after a damaged file; raises Unreachable for a lost store.
 
     tell(line, frames) is called as episodes are done.
     """
@@ -62,9 +61,9 @@ def _damaged_frames(dataset: Dataset, episode: Episode, key: str) -> tuple[list[
             for image in dataset.iter_frames(episode, key, range(start, episode.length)):
                 sizes.add(image.shape)
                 start += 1
+        except Unreachable:
+            raise
         except InputError as error:
-            if isinstance(error.__cause__, StoreFault):
-                raise error.__cause__ from error
             damaged.append(start)
             reason = reason or str(error.__cause__ or error)
             start += 1

@@ -7,12 +7,15 @@ import os
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
 from vlarge.contracts import InputError
+from vlarge.data.check import Unreachable
 
 ADDRESS = re.compile(r"[A-Za-z][\w+.-]*(?:::|://)")
 # Asking again cannot help: these say something about the file, not about the way to it.
@@ -27,10 +30,6 @@ class Entry(NamedTuple):
     stamp: str
 
 
-class StoreFault(InputError):
-    """A file that should be there cannot be read: the fault is of the way to it, not of the data (law D6)."""
-
-
 @dataclass(frozen=True)
 class Patience:
     """How long a failing read is tried again: pauses double from `first_pause_s` on, until `deadline_s` has passed."""
@@ -40,7 +39,7 @@ class Patience:
     longest_pause_s: float = 10.0
 
     def try_again[T](self, what: str, read: Callable[[], T]) -> T:
-        """What `read` returns. Raises StoreFault naming `what` when it fails for good, or until the deadline."""
+        """What `read` returns. Raises Unreachable naming `what` when it fails for good, or until the deadline."""
         start_s, pause_s = time.monotonic(), self.first_pause_s
         while True:
             try:
@@ -48,11 +47,11 @@ class Patience:
             except InputError:
                 raise
             except FINAL as error:
-                raise StoreFault(f"{what}: cannot be read ({describe(error)})") from error
+                raise Unreachable(f"{what}: cannot be read ({describe(error)})") from error
             except Exception as error:  # each backend has its own classes for what the network does
                 waited_s = time.monotonic() - start_s
                 if waited_s + pause_s > self.deadline_s:
-                    raise StoreFault(
+                    raise Unreachable(
                         f"{what}: still cannot be read after {waited_s:.0f} s ({describe(error)}); "
                         "see to the store and start again, nothing is lost"
                     ) from error
@@ -80,6 +79,9 @@ class Store(ABC):
     def __str__(self) -> str:
         return self._name
 
+    num_readers = 1 + (os.cpu_count() or 1)
+    """How many files are read at a time when all have to be looked at."""
+
     def path(self, file: str) -> str:
         """Where a file lies, for messages."""
         return f"{self._name.rstrip('/')}/{file}"
@@ -97,7 +99,7 @@ class Store(ABC):
 
     @abstractmethod
     def read(self, file: str, start: int = 0, stop: int | None = None) -> bytes:
-        """The bytes [start, stop), fewer where the file ends. Raises StoreFault after trying for a while."""
+        """The bytes [start, stop), fewer where the file ends. Raises Unreachable after trying for a while."""
 
     @abstractmethod
     def local_path(self, file: str) -> Path | None:
@@ -164,9 +166,9 @@ def _walk(folder: str, prefix: str, above: set[tuple[int, int]]) -> Iterator[Ent
         for entry in entries:
             if entry.name.startswith("."):
                 continue
-            if entry.is_dir():
+            if os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir():
                 yield from _walk(entry.path, f"{prefix}{entry.name}/", above | {here})
-            elif entry.is_file():
+            elif os.path.isfile(entry.path) if entry.is_symlink() else entry.is_file():
                 about = entry.stat()
                 yield Entry(prefix + entry.name, about.st_size, str(about.st_mtime_ns))
 
@@ -199,16 +201,45 @@ class _StoreFile(io.RawIOBase):
         return len(data)
 
 
+def read_ahead[T](
+    read: Callable[[str], T], files: Iterable[str], num_readers: int
+) -> Iterator[tuple[str, Callable[[], T]]]:
+    """(file, function that returns what was read or raises) in the files' order, read by threads a little ahead."""
+    with ThreadPoolExecutor(num_readers, "read") as pool:
+        waiting: deque[tuple[str, Future[T]]] = deque()
+        try:
+            for file in files:
+                waiting.append((file, pool.submit(read, file)))
+                if len(waiting) > 2 * num_readers:
+                    first, future = waiting.popleft()
+                    yield first, future.result
+            while waiting:
+                first, future = waiting.popleft()
+                yield first, future.result
+        finally:
+            for _, future in waiting:
+                future.cancel()
+
+
 def is_address(path: str) -> bool:
     """Whether this names an object store (`s3://bucket/folder`) rather than a local folder."""
     return bool(ADDRESS.match(path)) and not path.startswith(("file://", "hf://"))
 
 
-def open_store(address: str | Path, patience: Patience = Patience()) -> Store:
-    """The files below a local folder, or below the address of an object store that fsspec knows (`s3://...`)."""
+def open_store(
+    address: str | Path,
+    patience: Patience = Patience(),
+    blocks_dir: Path = Path("blocks"),
+    blocks_bytes: int = 0,
+) -> Store:
+    """The files below a local folder, or below an object store's address: `s3://...`, or what else fsspec knows.
+
+    blocks_dir, blocks_bytes: where parts of remote files are kept, and how much at most; 0 keeps none.
+    """
     text = str(address)
     if is_address(text):
+        from vlarge.data.blocks import BlockCache
         from vlarge.data.remote import RemoteStore
 
-        return RemoteStore(text, patience)
+        return RemoteStore(text, patience, BlockCache(blocks_dir, blocks_bytes))
     return LocalStore(Path(text.removeprefix("file://")), patience)

@@ -84,10 +84,9 @@ class VideoFile:
         """The last packet, in decode order, of all frames shown up to this one."""
         return np.maximum.accumulate(self.frame_packets_F)
 
-    @property
-    def time_F(self) -> np.ndarray:
-        """float64 seconds, from the start of the track's time line."""
-        return self.pts_F * float(self.time_base)
+    def time_s(self, frame: int) -> float:
+        """Seconds of one frame, from the start of the track's time line."""
+        return float(self.pts_F[frame] * self.time_base)
 
     @cached_property
     def complete_F(self) -> np.ndarray:

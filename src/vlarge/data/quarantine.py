@@ -58,7 +58,7 @@ def _replace(path: Path, text: str) -> None:
 
 def read_list(path: str, revision: str) -> dict[int, str]:
     """Episode number -> reason. Raises InputError when the file is no such list, or is of another dataset revision."""
-    content = _read_json(path)
+    content = _read_json(os.path.expanduser(path))
     episodes = content.get("episodes") if isinstance(content, dict) else None
     if not isinstance(episodes, dict) or not isinstance(content.get("revision"), str):
         raise InputError(

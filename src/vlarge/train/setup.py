@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from vlarge.contracts import ACTION, STATE, InputError
+from vlarge.data.config import DataConfig
 from vlarge.data.hub import resolve
-from vlarge.data.index import Dataset
+from vlarge.data.index import Dataset, open_dataset
 from vlarge.data.order import Order
 from vlarge.data.service.stream import Stream
 from vlarge.data.stats import dataset_stats
@@ -38,6 +39,16 @@ class Plan:
         model: Any = build_model(self.model_name, self.sizes, device)
         model.embed_in_order(self.preparation.tokenizer.ordered_ids)
         return model
+
+
+def open_data(data: DataConfig) -> Dataset:
+    """The dataset of a recipe's [data] table. Raises InputError, as `open_dataset` does."""
+    return open_dataset(
+        data,
+        data.index_dir,
+        remote_cache_bytes=data.remote_cache_bytes,
+        remote_deadline_s=data.remote_deadline_s,
+    )
 
 
 def plan(recipe: Recipe, dataset: Dataset) -> Plan:
@@ -72,11 +83,12 @@ def _plan_from(files: PolicyFiles, recipe: Recipe, dataset: Dataset) -> Plan:
 
 def open_stream(recipe: Recipe, dataset: Dataset, preparation: Preparation, world: World, start_step: int) -> Stream:
     """This process's share of every global batch from `start_step` on."""
-    lengths = [episode.length for episode in dataset.episodes]
     data = recipe.data
     return Stream(
         dataset,
-        Order(lengths, seed=recipe.run.seed, clip_frames=data.clip_frames, window_clips=data.window_clips),
+        Order(
+            dataset.lengths.tolist(), seed=recipe.run.seed, clip_frames=data.clip_frames, window_clips=data.window_clips
+        ),
         preparation,
         batch_size=recipe.train.batch_size,
         rank=world.rank,

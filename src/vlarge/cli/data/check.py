@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import tyro
 
+from vlarge.cli.data.opening import open_path
 from vlarge.cli.show import console, print_json, printable, progress
 from vlarge.contracts import InputError
 
@@ -29,7 +30,7 @@ class Check:
     """
 
     path: tyro.conf.Positional[str]
-    """A dataset folder, or hf://user/name."""
+    """A dataset folder, an object store's address, or hf://user/name."""
     deep: bool = False
     """Decode every frame of every camera as well."""
     quarantine: Path | None = None
@@ -59,13 +60,6 @@ def check(arguments: Check) -> int:
     if not num_usable:
         faults.append(_no_episode())
     return _answer(arguments, num_usable, faults)
-
-
-def open_path(path: str) -> Dataset:
-    from vlarge.data.config import Source
-    from vlarge.data.index import open_dataset
-
-    return open_dataset(Source(path=path))
 
 
 def _decoded_faults(dataset: Dataset) -> list[Fault]:

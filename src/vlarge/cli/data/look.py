@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import tyro
 
-from vlarge.cli.data.check import open_path, print_faults
+from vlarge.cli.data.check import print_faults
+from vlarge.cli.data.opening import open_path
 from vlarge.cli.show import console, print_json, print_table
 
 
@@ -18,7 +19,7 @@ class Info:
     """
 
     path: tyro.conf.Positional[str]
-    """A LeRobot dataset folder, or hf://user/name."""
+    """A LeRobot dataset folder, an object store's address, or hf://user/name."""
     json: bool = False
     """Print JSON."""
 
@@ -31,7 +32,7 @@ class Stats:
     """
 
     path: tyro.conf.Positional[str]
-    """A LeRobot dataset folder, or hf://user/name."""
+    """A LeRobot dataset folder, an object store's address, or hf://user/name."""
     json: bool = False
     """Print JSON."""
 

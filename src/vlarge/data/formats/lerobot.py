@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 
 from vlarge.contracts import InputError
 from vlarge.data.check import FaultLog, Refused
@@ -23,15 +24,18 @@ def matches(store: Store) -> bool:
     return store.exists(INFO)
 
 
-def index(store: Store, config: Source) -> Manifest:
-    """Everything about the dataset in `store`. Raises InputError when it cannot be opened; lesser faults are listed."""
-    return _Index(store, config).manifest()
+def index(store: Store, config: Source, on_progress: Callable[[int, int], None] | None = None) -> Manifest:
+    """Everything about the dataset in `store`. Raises InputError when it cannot be opened; lesser faults are listed.
+
+    on_progress: called with (files checked, files in all) as the work goes on.
+    """
+    return _Index(store, config, on_progress).manifest()
 
 
 class _Index:
     # Files that are missing first, then rows, then videos: an episode is left out for its first fault.
 
-    def __init__(self, store: Store, config: Source) -> None:
+    def __init__(self, store: Store, config: Source, on_progress: Callable[[int, int], None] | None) -> None:
         self.store = store
         self.config = config
         self.info = read_info(store)
@@ -41,8 +45,12 @@ class _Index:
         self.listed = self.layout.list_episodes(store, self.info.raw, self.info.videos, self.log)
         check_listing(store, self.info, config, self.listed, self.log)
         tasks = self.layout.read_tasks(store, self.log)
-        self.rows = RowCheck(store, self.info.fps, config.state_key, config.action_key, tasks, self.log)
+        keys = config.state_key, config.action_key
+        self.rows = RowCheck(store, self.info.fps, keys, tasks, self.log, self._count_file)
         self.videos: dict[str, VideoCheck] = {}
+        self.exists = cache(store.exists)  # many episodes lie in one file
+        self.on_progress = on_progress
+        self.num_done = self.num_files = 0
 
     def manifest(self) -> Manifest:
         present = [key for key in self.info.videos if any(self._has_video(e, key) for e in self.listed)]
@@ -51,6 +59,7 @@ class _Index:
             raise self._no_videos()
         for episode in self._good():
             self._check_missing(episode, used)
+        self.num_files = self._num_files(used)
         self.rows.run(self._good())
         pictures = [key for key in self.info.cameras if key not in self.info.videos]
         in_tables = [key for key in pictures if self.rows.has_column(key)]
@@ -71,6 +80,7 @@ class _Index:
             action_dim=self.rows.action_dim,
             task_texts=self.rows.tasks,
             metadata_files=(INFO, *self.layout.metadata_files(self.store)),
+            video_files={file: video for check in self.videos.values() for file, video in check.files.items()},
         )
 
     def _check_unlisted(self) -> None:
@@ -99,7 +109,7 @@ class _Index:
     def _check_videos(self, cameras: Sequence[str]) -> None:
         doubtful = [e.index for e in self.listed if e.index not in self.rows.num_rows and self.log.is_out(e.index)]
         for key in cameras:
-            check = VideoCheck(self.store, key, self.info.fps, self.log, self.rows.num_rows, doubtful)
+            check = VideoCheck(self.store, key, self.info.fps, self.log, self._count_file, self.rows.num_rows, doubtful)
             check.run([e for e in self.listed if e.length > 0 or self.rows.num_rows[e.index]])
             self.videos[key] = check
             if check.turned:
@@ -114,8 +124,17 @@ class _Index:
         excluded = self.config.exclude_episodes
         return [e for e in self.listed if e.length > 0 and e.index not in excluded and not self.log.is_out(e.index)]
 
+    def _num_files(self, cameras: Sequence[str]) -> int:
+        videos = {e.videos[key].file for e in self.listed for key in cameras if key in e.videos}
+        return len(videos) + len({e.table_file for e in self._good()})
+
+    def _count_file(self) -> None:
+        self.num_done += 1
+        if self.on_progress:
+            self.on_progress(self.num_done, self.num_files)
+
     def _has_video(self, episode: Listed, key: str) -> bool:
-        return key in episode.videos and self.store.exists(episode.videos[key].file)
+        return key in episode.videos and self.exists(episode.videos[key].file)
 
     def _no_videos(self) -> Refused:
         looked = next((file for e in self.listed for file, *_ in e.videos.values()), "videos")
@@ -129,7 +148,7 @@ class _Index:
 
     def _check_missing(self, episode: Listed, cameras: Sequence[str]) -> None:
         files = [episode.table_file, *(episode.videos[key].file for key in cameras if key in episode.videos)]
-        missing = [file for file in files if not self.store.exists(file)]
+        missing = [file for file in files if not self.exists(file)]
         if not missing:
             return
         if self.info.version != "v3.0":

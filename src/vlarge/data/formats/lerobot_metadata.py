@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from vlarge.data.check import FaultLog, Refused
-from vlarge.data.fetch import Store, StoreFault
+from vlarge.data.check import FaultLog, Refused, Unreachable
+from vlarge.data.fetch import Store
 
 MAX_JSON_BYTES = 64 << 20
 MAX_JSONL_BYTES = 2 << 30
@@ -71,7 +71,7 @@ def _read_text(store: Store, file: str, max_bytes: int) -> str:
         raise Refused(store, "unreadable_metadata", file, f"{store.size(file)} bytes are too many for metadata")
     try:
         return store.read(file).decode("utf-8-sig")
-    except (StoreFault, UnicodeDecodeError) as error:
+    except (Unreachable, UnicodeDecodeError) as error:
         raise Refused(store, "unreadable_metadata", file, f"cannot be read as text ({error})") from error
 
 

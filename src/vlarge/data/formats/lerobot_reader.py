@@ -9,12 +9,13 @@ import numpy as np
 
 from vlarge.contracts import InputError
 from vlarge.data.cache import ByteCache
+from vlarge.data.check import Unreachable
 from vlarge.data.config import Source
-from vlarge.data.fetch import Store, StoreFault
+from vlarge.data.fetch import Store
 from vlarge.data.formats.lerobot_rows import row_tasks
 from vlarge.data.formats.lerobot_tables import TableFile, read_images, read_table_file
 from vlarge.data.manifest import Episode, EpisodeTable, Manifest
-from vlarge.data.mp4 import VideoFile, read_video_file
+from vlarge.data.mp4 import VideoFile
 from vlarge.data.video import decode_frames, num_packets, starts_afresh
 
 TABLE_CACHE_BYTES = 256 << 20
@@ -32,9 +33,7 @@ class LeRobotReader:
         self._manifest = manifest
         self._keys = config.state_key, config.action_key
         self._tables: ByteCache[str, TableFile] = ByteCache(self._load_table, TABLE_CACHE_BYTES)
-        self._videos: ByteCache[str, VideoFile] = ByteCache(
-            lambda f: read_video_file(store, f), VIDEO_TABLE_CACHE_BYTES
-        )
+        self._videos: ByteCache[str, VideoFile] = ByteCache(manifest.video_files.__getitem__, VIDEO_TABLE_CACHE_BYTES)
         self._lock = threading.Lock()
         self.num_decoded = 0
 
@@ -66,7 +65,7 @@ class LeRobotReader:
             self._count(num_packets(video, wanted))
             for _, image in decode_frames(video, wanted):
                 yield image
-        except StoreFault:
+        except Unreachable:
             raise  # not the episode's fault
         except InputError as error:
             file = part.file if part else episode.table_file

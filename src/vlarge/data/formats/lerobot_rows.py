@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from vlarge.data.check import BrokenFile, FaultLog
-from vlarge.data.fetch import Store
+from vlarge.data.fetch import Store, read_ahead
 from vlarge.data.formats.lerobot_tables import TableFile, read_table_file
 from vlarge.data.manifest import Listed
 
@@ -33,13 +33,20 @@ class RowCheck:
     """
 
     def __init__(
-        self, store: Store, fps: float, state_key: str, action_key: str, tasks: Mapping[int, str], log: FaultLog
+        self,
+        store: Store,
+        fps: float,
+        keys: tuple[str, str],
+        tasks: Mapping[int, str],
+        log: FaultLog,
+        on_file: Callable[[], None],
     ) -> None:
         self._store = store
         self._fps = fps
-        self._keys = state_key, action_key
+        self._keys = keys  # of state and action
         self.tasks = tasks
         self._log = log
+        self._on_file = on_file
         self._odd: dict[str, list[tuple[int, str]]] = defaultdict(list)
         self._dims: dict[str, tuple[int, int]] = {}
         self.num_rows: Counter[int] = Counter()
@@ -51,8 +58,9 @@ class RowCheck:
         by_file: dict[str, list[Listed]] = defaultdict(list)
         for episode in episodes:
             by_file[episode.table_file].append(episode)
-        for file, members in by_file.items():
-            self._check_file(file, members)
+        for file, read in read_ahead(self._read, by_file, self._store.num_readers):
+            self._check_file(file, read, by_file[file])
+            self._on_file()
         self._settle_dims(by_file)
         for kind, odd in self._odd.items():
             where = f"{len(odd)} episodes (first: {odd[0][0]})" if len(odd) > 1 else f"episode {odd[0][0]}"
@@ -70,9 +78,12 @@ class RowCheck:
                 detail = f"it has no column {lacking[0]!r}"
                 self._log.leave_out(episode.index, "missing_column", episode.table_file, detail)
 
-    def _check_file(self, file: str, members: list[Listed]) -> None:
+    def _read(self, file: str) -> TableFile:
+        return read_table_file(self._store, file, *self._keys)
+
+    def _check_file(self, file: str, read: Callable[[], TableFile], members: list[Listed]) -> None:
         try:
-            table = read_table_file(self._store, file, *self._keys)
+            table = read()
             if len(members) > 1 and "episode_index" not in table.scalars:
                 raise BrokenFile("missing_column", f"it has no column 'episode_index', but {len(members)} episodes")
         except BrokenFile as error:
@@ -114,7 +125,7 @@ class RowCheck:
     def _rows_in_place(self, table: TableFile, episode: Listed) -> slice:
         rows = slice(*table.rows_of(episode.index))
         num_rows = rows.stop - rows.start
-        frames = table.scalars.get("frame_index", np.arange(len(table.state_RA)) - rows.start)[rows]
+        frames = table.scalars["frame_index"][rows] if "frame_index" in table.scalars else np.arange(num_rows)
         if num_rows != episode.length or not np.array_equal(frames, np.arange(num_rows)):
             gap = int(np.argmin(np.append(frames, -1) == np.arange(num_rows + 1)))
             detail = (

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vlarge.data.check import BrokenFile
-from vlarge.data.fetch import Store, StoreFault
+from vlarge.data.check import BrokenFile, Unreachable
+from vlarge.data.fetch import Store
 from vlarge.data.video import decode_image
 
 if TYPE_CHECKING:
@@ -33,22 +34,31 @@ class TableFile:
 
     def rows_of(self, episode: int) -> tuple[int, int]:
         """Rows [start, stop) of an episode, found by its number. Raises BrokenFile when they are none or scattered."""
-        numbers = self.scalars.get("episode_index")
-        if numbers is None:
+        if "episode_index" not in self.scalars:
             return 0, len(self.state_RA)
-        rows = np.flatnonzero(numbers == episode)
-        if not len(rows):
-            held = ", ".join(map(str, self.num_rows_by_episode)) or "none"
+        runs = self._runs.get(episode, [])
+        if not runs:
+            held = ", ".join(map(str, self._runs)) or "none"
             raise BrokenFile("wrong_data_file_index", f"it has no rows of episode {episode}, but of {held:.60}")
-        if rows[-1] - rows[0] + 1 != len(rows):
+        if len(runs) > 1:
             raise BrokenFile("scattered_rows", f"rows of other episodes lie between those of episode {episode}")
-        return int(rows[0]), int(rows[-1]) + 1
+        return runs[0]
+
+    @cached_property
+    def _runs(self) -> dict[int, list[tuple[int, int]]]:
+        # Rows [start, stop) of each run of one episode number.
+        numbers = self.scalars.get("episode_index", np.zeros(0, np.int64))
+        starts = np.append(True, np.diff(numbers) != 0)[: len(numbers)].nonzero()[0]
+        stops = np.append(starts[1:], len(numbers))
+        found: dict[int, list[tuple[int, int]]] = {}
+        for number, start, stop in zip(numbers[starts].tolist(), starts.tolist(), stops.tolist(), strict=False):
+            found.setdefault(number, []).append((start, stop))
+        return found
 
     @property
     def num_rows_by_episode(self) -> dict[int, int]:
         """How many rows each episode number has in this file."""
-        numbers, counts = np.unique(self.scalars.get("episode_index", np.zeros(0, np.int64)), return_counts=True)
-        return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+        return {number: sum(stop - start for start, stop in runs) for number, runs in self._runs.items()}
 
 
 def read_table_file(store: Store, file: str, state_key: str, action_key: str) -> TableFile:
@@ -75,7 +85,7 @@ def _read_columns(store: Store, file: str, keys: Sequence[str]) -> tuple[frozens
                 if key not in names:
                     raise BrokenFile("missing_column", f"it has no column {key!r}")
             return names, parquet.read(columns=[*keys, *(s for s in SCALARS if s in names)])
-    except (StoreFault, BrokenFile):
+    except (Unreachable, BrokenFile):
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
         raise BrokenFile("truncated_parquet", f"not a readable parquet file ({error})") from error

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vlarge.data.check import BrokenFile, FaultLog, Refused
-from vlarge.data.fetch import Store, StoreFault
+from vlarge.data.check import BrokenFile, FaultLog, Refused, Unreachable
+from vlarge.data.fetch import Store
 from vlarge.data.formats.lerobot_metadata import check_length, fill, task_texts, whole_number
 from vlarge.data.manifest import Listed, Place
 
@@ -113,7 +113,7 @@ def _read_columns(store: Store, file: str, wanted: Sequence[str] | None) -> dict
             names = parquet.schema_arrow.names
             table = parquet.read(columns=[n for n in names if wanted is None or n in wanted])
         return {name: table[name].to_pylist() for name in table.column_names}
-    except StoreFault:
+    except Unreachable:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
         raise BrokenFile("truncated_parquet", f"not a readable parquet file ({error}); fetch it again") from error

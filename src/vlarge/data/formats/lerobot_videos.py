@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
 from vlarge.data.check import BrokenFile, FaultLog
-from vlarge.data.fetch import Store
+from vlarge.data.fetch import Store, read_ahead
 from vlarge.data.manifest import Listed
 from vlarge.data.mp4 import VideoFile, read_video_file
 from vlarge.data.spans import ELSEWHERE, Judgement, Span, judge
@@ -23,22 +23,31 @@ DETAILS = {
 
 
 class VideoCheck:
-    """Places the episodes in the videos of one camera. After `run`: `first_frames` by episode number, codec, sizes.
+    """Places the episodes in the videos of one camera. After `run`: `first_frames` by number, `files`, sizes.
 
     num_rows: rows of each episode number found in data files; doubtful: episodes whose number no file confirms.
     """
 
     def __init__(
-        self, store: Store, key: str, fps: float, log: FaultLog, num_rows: Mapping[int, int], doubtful: Collection[int]
+        self,
+        store: Store,
+        key: str,
+        fps: float,
+        log: FaultLog,
+        on_file: Callable[[], None],
+        num_rows: Mapping[int, int],
+        doubtful: Collection[int],
     ) -> None:
         self._store = store
         self._key = key
         self._fps = fps
         self._log = log
+        self._on_file = on_file
         self._num_rows = num_rows
         self._doubtful = doubtful
         self._lengths: dict[int, int] = dict(num_rows)
         self._surplus: dict[int, tuple[str, int]] = {}  # episode -> (file, frames beyond its rows)
+        self.files: dict[str, VideoFile] = {}
         self.first_frames: dict[int, int] = {}
         self.codec = ""
         self.sizes: dict[tuple[int, int], str] = {}  # (height, width) -> first file of that size
@@ -53,13 +62,17 @@ class VideoCheck:
                 by_file[episode.videos[self._key].file].append(episode)
             else:
                 self._log.leave_out(episode.index, "missing_mp4", "meta", f"metadata names no file for {self._key}")
-        for file, members in by_file.items():
-            self._check_file(file, members)
+        for file, read in read_ahead(self._read, by_file, self._store.num_readers):
+            self._check_file(file, read, by_file[file])
+            self._on_file()
         self._judge_surplus()
 
-    def _check_file(self, file: str, members: Sequence[Listed]) -> None:
+    def _read(self, file: str) -> VideoFile:
+        return read_video_file(self._store, file)
+
+    def _check_file(self, file: str, read: Callable[[], VideoFile], members: Sequence[Listed]) -> None:
         try:
-            video = read_video_file(self._store, file)
+            video = self.files[file] = read()
         except BrokenFile as error:
             for episode in members:
                 self._log.leave_out(episode.index, error.kind, file, error.detail)
@@ -86,7 +99,7 @@ class VideoCheck:
 
     def _origin_s(self, video: VideoFile, num_promised: int) -> float:
         # Some files start late as a whole. That is harmless only where no frame is missing.
-        first_s = float(video.time_F[0]) if video.num_frames else 0.0
+        first_s = video.time_s(0) if video.num_frames else 0.0
         return first_s if num_promised == video.num_frames or abs(first_s) * self._fps < HALF_FRAME else math.nan
 
     def _span(self, video: VideoFile, episode: Listed, length: int, origin_s: float) -> Span:
@@ -102,11 +115,14 @@ class VideoCheck:
         # The frame of that time; the one after the last, and so on, where the video has ended.
         if not math.isfinite(time_s) or not video.num_frames:
             return ELSEWHERE
-        beyond = (time_s - float(video.time_F[-1])) * self._fps
+        beyond = (time_s - video.time_s(-1)) * self._fps
         if beyond > 1 - HALF_FRAME:
             return video.num_frames - 1 + round(min(beyond, 2**62))
-        first = int(np.abs(video.time_F - time_s).argmin())
-        return first if abs(video.time_F[first] - time_s) * self._fps < HALF_FRAME else ELSEWHERE
+        ticks = round(min(max(time_s, -1e9), 1e9) / video.time_base)
+        after = int(np.searchsorted(video.pts_F, ticks))  # whole: a fraction would copy the array
+        near = [i for i in (after - 1, after) if 0 <= i < video.num_frames]
+        first = min(near, key=lambda i: abs(video.time_s(i) - time_s))
+        return first if abs(video.time_s(first) - time_s) * self._fps < HALF_FRAME else ELSEWHERE
 
     def _check_content(self, video: VideoFile, span: Span) -> None:
         # Whether the frames of a span are in the file and follow one another in time.
@@ -119,7 +135,7 @@ class VideoCheck:
                 f"the file ends at {video.file_bytes} bytes, before frame {int(np.argmin(complete))} of the episode"
             )
             self._log.leave_out(span.episode, "truncated_mp4", video.file, detail)
-        times = video.time_F[span.first : stop]
+        times = video.pts_F[span.first : stop] * float(video.time_base)
         off_s = times - times[0] - np.arange(len(times)) / self._fps
         if np.abs(off_s).max() * self._fps >= HALF_FRAME:
             frame = int((np.abs(off_s) * self._fps >= HALF_FRAME).argmax())
