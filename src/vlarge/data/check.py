@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 from vlarge.contracts import InputError
@@ -20,7 +19,8 @@ class Fault:
     """One thing wrong with a dataset.
 
     kind: a name for the fault, whatever the format. file: relative to the dataset.
-    action: "report" (read all the same), "quarantine" (the episode is left out) or "refuse" (no training with it).
+    action: "report" (read all the same), "quarantine" (the episode is left out, or of it the samples that touch the
+    rows from `frames[0]` to `frames[1]`) or "refuse" (no training with it).
     """
 
     kind: str
@@ -28,6 +28,7 @@ class Fault:
     episode: int | None
     file: str
     detail: str
+    frames: tuple[int, int] | None = None
 
     def __str__(self) -> str:
         where = "" if self.episode is None else f"episode {self.episode}, "
@@ -38,8 +39,8 @@ class Refused(InputError):
     """A dataset that cannot be opened at all; `fault` says the same in parts."""
 
     def __init__(self, root: object, kind: str, file: str, detail: str) -> None:
-        self.fault = Fault(kind, "refuse", None, file, detail)
-        super().__init__(f"{root}: {file}: {detail}")
+        self.fault = Fault(kind, "refuse", None, file, one_line(detail))
+        super().__init__(f"{root}: {file}: {self.fault.detail}")
 
 
 class BrokenFile(InputError):
@@ -47,8 +48,14 @@ class BrokenFile(InputError):
 
     def __init__(self, kind: str, detail: str) -> None:
         self.kind = kind
-        self.detail = detail
-        super().__init__(detail)
+        self.detail = one_line(detail)
+        super().__init__(self.detail)
+
+
+def one_line(text: str, most: int = 400) -> str:
+    """Text of a library or a file, fit for a message."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[:most]} ..."
 
 
 class Unreachable(InputError):
@@ -70,6 +77,14 @@ class FaultLog:
             self._out.add(episode)
             self._faults.append(Fault(kind, action, episode, file, detail))
 
+    def leave_out_frames(self, episode: int, frames: tuple[int, int], kind: str, file: str, detail: str) -> None:
+        """Leaves out the samples that touch some of the episode's rows, from frames[0] to frames[1]."""
+        self._faults.append(Fault(kind, "quarantine", episode, file, detail, frames))
+
+    def leave_out_file(self, kind: str, file: str, detail: str) -> None:
+        """Leaves out episodes whose numbers nobody knows: the file that lists them cannot be read."""
+        self._faults.append(Fault(kind, "quarantine", None, file, detail))
+
     def is_out(self, episode: int) -> bool:
         return episode in self._out
 
@@ -79,37 +94,15 @@ class FaultLog:
         return tuple(f for f in self._faults if f.episode not in ignored)
 
 
-@dataclass(frozen=True)
-class Span:
-    """The frames [first, first + length) of a video that an episode says are its own."""
+def usable_spans(length: int, bad_rows: Sequence[int], action_horizon: int) -> list[tuple[int, int]]:
+    """Frames [first, stop) at which a sample may start: its state row and its action window touch no bad row.
 
-    episode: int
-    first: int
-    length: int
-
-    @property
-    def stop(self) -> int:
-        return self.first + self.length
-
-
-def misplaced_spans(spans: Sequence[Span]) -> list[Span]:
-    """Which spans of one video are wrong, given that no two episodes share a frame.
-
-    Episodes lie one after the other. Where two overlap, those that do not start where the lengths before them add up to
-    are to blame; when that clears both, both are.
+    bad_rows: rows of the episode, ascending. The window of frame t is the rows [t, min(t + action_horizon, length)).
     """
-    ordered = sorted(spans, key=lambda s: s.episode)
-    expected, moved = 0, set()
-    for span in ordered:
-        if span.first != expected:
-            moved.add(span)
-        expected += span.length
-    wrong: set[Span] = set()
-    by_start = sorted(spans, key=lambda s: (s.first, s.episode))
-    for left, right in pairwise(by_start):
-        if left.stop > right.first:
-            wrong |= {left, right} & moved or {left, right}
-    return [s for s in ordered if s in wrong]
+    reach = max(1, action_horizon)
+    firsts = [0, *(row + 1 for row in bad_rows)]
+    stops = [*(row - reach + 1 for row in bad_rows), length]
+    return [(first, stop) for first, stop in zip(firsts, stops, strict=True) if first < stop]
 
 
 def require_trainable(dataset: Dataset) -> None:
@@ -127,13 +120,14 @@ def require_trainable(dataset: Dataset) -> None:
 
 def describe_left_out(faults: Iterable[Fault]) -> list[str]:
     """One line per kind of quarantine: "97 episodes left out (partial_download): 0-9, 11-28, 30-81, 83-99"."""
-    by_kind: dict[str, list[int]] = {}
+    by_kind: dict[tuple[str, bool], list[int]] = {}
     for fault in faults:
         if fault.action == "quarantine" and fault.episode is not None:
-            by_kind.setdefault(fault.kind, []).append(fault.episode)
+            by_kind.setdefault((fault.kind, fault.frames is not None), []).append(fault.episode)
     return [
-        f"{len(episodes)} {'episode' if len(episodes) == 1 else 'episodes'} left out ({kind}): {_as_ranges(episodes)}"
-        for kind, episodes in by_kind.items()
+        f"{'samples of ' if in_part else ''}{len(episodes)} {'episode' if len(episodes) == 1 else 'episodes'} left out"
+        f" ({kind}): {_as_ranges(episodes)}"
+        for (kind, in_part), episodes in by_kind.items()
     ]
 
 

@@ -47,7 +47,9 @@ class DataConfig(Source):
     `cache_bytes`, so that later epochs and runs need not decode; "none" keeps nothing.
     max_bad_fraction: of samples that cannot be read and are replaced; more stop the run.
     stall_s: a wait for data so long is reported, with what is being waited for.
-    index_dir: where indexes of datasets are kept, so that the next run opens them at once.
+    index_dir: where indexes of datasets are kept, so that the next run opens them at once, and in its folder `blocks`
+    parts of files from object stores, up to `remote_cache_bytes`. remote_deadline_s: for how long a read that fails is
+    tried again before the run stops.
     """
 
     normalization: str = "quantile"  # or "mean_std", "min_max"
@@ -72,3 +74,5 @@ class DataConfig(Source):
     max_bad_fraction: float = setting(0.05, least=0)
     stall_s: float = setting(10.0, above=0)
     index_dir: str = "~/.cache/vlarge/index"
+    remote_cache_bytes: int = setting(32 << 30, least=0)
+    remote_deadline_s: float = setting(120.0, least=0)

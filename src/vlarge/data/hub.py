@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vlarge.contracts import InputError
+from vlarge.data.fetch import is_address
 
 HUB_ID = re.compile(r"hf://(?:datasets/|models/)?([\w.-]+/[\w.-]+?)/?(?:@([\w./-]+))?")
 
@@ -21,15 +22,21 @@ def resolve(path_or_id: str, revision: str = "", repo_type: str = "dataset") -> 
     if not path_or_id:
         raise InputError(f"no {repo_type} given; name a folder or hf://user/name")
     if not path_or_id.startswith("hf://"):
-        path = Path(path_or_id).expanduser()
-        if not path.is_dir():
-            why = "is not a folder" if path.exists() else "does not exist"
-            raise InputError(f"{path} {why}; give the path of a {repo_type} folder, or hf://user/name")
+        path = Path(os.path.expanduser(path_or_id))
+        if not os.path.isdir(path):
+            why = "is not a folder" if os.path.exists(path) else "does not exist"
+            name = str(path) if str(path).isprintable() else repr(str(path))
+            raise InputError(f"{name} {why}; give the path of a {repo_type} folder, or hf://user/name")
         return path
     match = HUB_ID.fullmatch(path_or_id)
     if not match or ".." in path_or_id:
         raise InputError(f"{path_or_id!r} is not a Hugging Face id; write hf://user/name")
     return _from_hub(match[1], revision or match[2] or "", repo_type)
+
+
+def resolve_dataset(path_or_id: str, revision: str = "") -> str | Path:
+    """The same for a dataset, which may also lie in an object store: its address stays as it is."""
+    return path_or_id if is_address(path_or_id) else resolve(path_or_id.removeprefix("file://"), revision)
 
 
 def _from_hub(repo_id: str, revision: str, repo_type: str) -> Path:

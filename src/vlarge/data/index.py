@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,14 @@ from typing import Any
 import numpy as np
 
 from vlarge.contracts import InputError
-from vlarge.data import hub
-from vlarge.data.check import Fault
-from vlarge.data.config import Source
+from vlarge.data import hub, quarantine
+from vlarge.data.check import Fault, usable_spans
+from vlarge.data.config import DataConfig, Source
+from vlarge.data.fetch import Patience, Store, open_store
 from vlarge.data.formats import lerobot, rlds
 from vlarge.data.formats.lerobot_reader import LeRobotReader
 from vlarge.data.formats.rlds_reader import RldsReader
+from vlarge.data.index_cache import obtain
 from vlarge.data.manifest import Camera, Episode, EpisodeTable, Manifest
 from vlarge.data.picture import to_rgb, write_rgb
 from vlarge.data.transforms import resize_with_pad
@@ -31,41 +32,54 @@ class Dataset:
     """What `open_dataset` returns. Threads may share one.
 
     episodes: those that can be read whole and were not excluded, by number; positions in `Order` count these.
+    lengths: int64 [episodes], their frames. revision: hash of what decides the samples: metadata, names and sizes of
+    the data files, usable episodes, cameras.
     cameras: every declared one; `camera_keys`: those that are used, in the dataset's order.
     """
 
-    def __init__(self, root: Path, manifest: Manifest, config: Source) -> None:
-        self.root = root
+    def __init__(self, store: Store, manifest: Manifest, config: Source) -> None:
+        self.store = store
         self.format: str = manifest.format
         self.fps: float = manifest.fps
         self.features: Mapping[str, Mapping[str, Any]] = manifest.features
         self.cameras: dict[str, Camera] = dict(manifest.cameras)
-        self.episodes: tuple[Episode, ...] = manifest.episodes
-        self.faults: tuple[Fault, ...] = manifest.faults
+        self.episodes: Sequence[Episode] = manifest.episodes
+        self.lengths = manifest.lengths
+        self.faults: Sequence[Fault] = manifest.faults
+        self.revision: str = manifest.revision
         self.state_dim = manifest.state_dim
         self.action_dim = manifest.action_dim
         self.state_key, self.action_key = config.state_key, config.action_key
-        self.camera_keys = tuple(
-            k for k, c in self.cameras.items() if c.present and (not config.cameras or k in config.cameras)
-        )
+        self.camera_keys = _used_cameras(manifest, config)
         self._manifest = manifest
-        self._reader = (RldsReader if manifest.format == rlds.FORMAT else LeRobotReader)(root, manifest, config)
+        self._reader = (RldsReader if manifest.format == rlds.FORMAT else LeRobotReader)(store, manifest, config)
+
+    @property
+    def root(self) -> str:
+        """Where it lies, for messages."""
+        return str(self.store)
 
     @property
     def num_frames(self) -> int:
         return int(self.lengths.sum())
 
-    @cached_property
-    def lengths(self) -> np.ndarray:
-        """int64 [episodes]: their frames."""
-        return np.array([e.length for e in self.episodes], np.int64)
-
     @property
     def tasks(self) -> list[str]:
         """The tasks that frames of usable episodes have, by task_index."""
-        used = dict.fromkeys(task for e in self.episodes for task in e.tasks)
+        used = dict.fromkeys(self._manifest.used_tasks)
         known = [text for _, text in sorted(self._manifest.task_texts.items())]
         return [text for text in dict.fromkeys([*known, *used]) if text in used]
+
+    def spans(self, action_horizon: int) -> np.ndarray:
+        """int64 [S, 3] of (episode position, first frame, length): the frames at which a sample may start."""
+        whole = np.stack([np.arange(len(self.lengths)), np.zeros_like(self.lengths), self.lengths], axis=1)
+        parts = []
+        for i in self._manifest.with_bad_rows:
+            episode = self.episodes[i]
+            usable = usable_spans(episode.length, episode.bad_rows, action_horizon)
+            parts += [(i, first, stop - first) for first, stop in usable]
+        kept = np.delete(whole, self._manifest.with_bad_rows, axis=0)
+        return np.concatenate([kept, np.array(parts, np.int64).reshape(-1, 3)])
 
     @property
     def num_decoded(self) -> int:
@@ -121,33 +135,59 @@ class Dataset:
         images = list(self.iter_frames(episode, camera_key, frame_indices, size))
         return np.stack(images) if images else np.zeros((0, size or 0, size or 0, 3), np.uint8)
 
-    @cached_property
-    def revision(self) -> str:
-        """Hash of what decides the samples: metadata, names and sizes of the data files, usable episodes."""
-        digest = hashlib.sha256()
-        for file in self._manifest.metadata_files:
-            digest.update(file.encode() + b"\0" + (self.root / file).read_bytes())
-        files = {e.table_file for e in self.episodes} | {p.file for e in self.episodes for p in e.videos.values()}
-        sizes = [(file, (self.root / file).stat().st_size) for file in sorted(files)]
-        digest.update(json.dumps([sizes, [(e.index, e.length) for e in self.episodes], self.camera_keys]).encode())
-        return digest.hexdigest()[:16]
 
-
-def open_dataset(config: Source) -> Dataset:
+def open_dataset(
+    config: Source,
+    index_dir: str = DataConfig.index_dir,
+    on_progress: Callable[[int, int], None] | None = None,
+    *,
+    remote_cache_bytes: int = DataConfig.remote_cache_bytes,
+    remote_deadline_s: float = DataConfig.remote_deadline_s,
+) -> Dataset:
     """Open the dataset that a recipe's [data] table names, checking every file it has.
 
+    What is found is kept in `index_dir` and used again for as long as no file changes; for the rest see DataConfig.
+    on_progress: called with (files checked, files in all) where it has to be found.
     Raises InputError in one line: no such path, not a dataset, metadata that cannot be read, a feature or camera that
     it does not have. Lesser faults cost at most the episodes they are in and are listed in `Dataset.faults`; see
     `check.require_trainable` for a dataset with nothing left.
     """
-    root = hub.resolve(config.path, config.revision)
-    found = next((one for one in (lerobot, rlds) if one.matches(root)), None)
+    kept = Path(index_dir).expanduser()
+    address = hub.resolve_dataset(config.path, config.revision)
+    store = open_store(address, Patience(remote_deadline_s), kept / "blocks", remote_cache_bytes)
+    found = next((one for one in (lerobot, rlds) if one.matches(store)), None)
     if found is None:
         raise InputError(
-            f"{root} is not a dataset: it has no meta/info.json (LeRobot) and no dataset_info.json (RLDS); "
+            f"{store} is not a dataset: it has no meta/info.json (LeRobot) and no dataset_info.json (RLDS); "
             "give the folder that holds one of them"
         )
-    return Dataset(root, found.index(root, config), config)
+
+    def whole_revision() -> str:  # of the dataset as `vlarge data check` opens it
+        whole = Source(path=config.path, revision=config.revision)
+        return open_dataset(whole, index_dir, on_progress, remote_cache_bytes=remote_cache_bytes).revision
+
+    def build() -> Manifest:
+        manifest = found.index(store, config, on_progress)
+        if config.quarantine:
+            listed = quarantine.read_list(config.quarantine, whole_revision())
+            manifest = quarantine.leave_out(manifest, listed)
+        return replace(manifest, revision=_revision(store, manifest, _used_cameras(manifest, config)))
+
+    return Dataset(store, obtain(store, config, kept, build), config)
+
+
+def _used_cameras(manifest: Manifest, config: Source) -> tuple[str, ...]:
+    return tuple(k for k, c in manifest.cameras.items() if c.present and (not config.cameras or k in config.cameras))
+
+
+def _revision(store: Store, manifest: Manifest, camera_keys: Sequence[str]) -> str:
+    digest = hashlib.sha256()
+    for file in manifest.metadata_files:
+        digest.update(file.encode() + b"\0" + store.read(file))
+    files = {e.table_file for e in manifest.episodes} | {p.file for e in manifest.episodes for p in e.videos.values()}
+    sizes = [(file, store.size(file)) for file in sorted(files)]
+    digest.update(json.dumps([sizes, [(e.index, e.length) for e in manifest.episodes], camera_keys]).encode())
+    return digest.hexdigest()[:16]
 
 
 def summary(dataset: Dataset) -> dict[str, Any]:

@@ -11,15 +11,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 
+from vlarge.contracts import InputError
 from vlarge.data.check import BrokenFile
+from vlarge.data.fetch import Store
 
 # Sample entry -> (FFmpeg's decoder, box that holds its extradata).
 CODECS = {b"avc1": ("h264", b"avcC"), b"hvc1": ("hevc", b"hvcC"), b"hev1": ("hevc", b"hvcC"), b"av01": ("av1", b"av1C")}
 MAX_MOOV_BYTES = 1 << 30
+MAX_BOXES = 10_000
+TOP_BOXES = {b"ftyp", b"styp", b"mdat", b"moov", b"free", b"skip", b"wide", b"moof"}
+EXTENT_BYTES = 1 << 20
+MAX_GAP_BYTES = 1 << 14
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,9 +32,11 @@ class VideoFile:
     """Packets of a video track in decode order (suffix P), and its frames in presentation order (suffix F).
 
     pts_P: int64 ticks of `time_base` seconds. frame_packets_F: the packet of each frame that is shown.
+    is_turned: whether players turn or mirror its pictures; decoded frames are as stored.
     """
 
-    path: Path
+    store: Store
+    file: str
     codec: str
     extradata: bytes
     height: int
@@ -41,6 +48,16 @@ class VideoFile:
     is_key_P: np.ndarray
     frame_packets_F: np.ndarray
     file_bytes: int
+    is_turned: bool = False
+
+    @property
+    def path(self) -> str:
+        """Where it lies, for messages."""
+        return self.store.path(self.file)
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Its bytes [start, stop), fewer where it ends."""
+        return self.store.read(self.file, start, stop)
 
     @property
     def num_frames(self) -> int:
@@ -67,10 +84,9 @@ class VideoFile:
         """The last packet, in decode order, of all frames shown up to this one."""
         return np.maximum.accumulate(self.frame_packets_F)
 
-    @property
-    def time_F(self) -> np.ndarray:
-        """float64 seconds, from the start of the track's time line."""
-        return self.pts_F * float(self.time_base)
+    def time_s(self, frame: int) -> float:
+        """Seconds of one frame, from the start of the track's time line."""
+        return float(self.pts_F[frame] * self.time_base)
 
     @cached_property
     def complete_F(self) -> np.ndarray:
@@ -84,26 +100,59 @@ class _Unusual(Exception):
     pass
 
 
-def read_video_file(path: Path) -> VideoFile:
+def read_video_file(store: Store, file: str) -> VideoFile:
     """The table of the first video track. Raises BrokenFile when there is none, naming what is wrong with the file."""
-    if not path.is_file():
+    if not store.exists(file):
         raise BrokenFile("missing_mp4", "the file does not exist")
-    size = path.stat().st_size
+    size = store.size(file)
     if size == 0:
         raise BrokenFile("empty_mp4", "the file has 0 bytes (an aborted download?)")
-    moov = _read_moov(path, size)
+    moov = _read_moov(store, file, size)
     try:
-        return _from_moov(path, moov, size)
-    except (_Unusual, KeyError, struct.error, ValueError, IndexError):
-        return scan_packets(path)
+        return _from_moov(store, file, moov, size)
+    except BrokenFile:
+        raise
+    except (_Unusual, KeyError, struct.error, ValueError, IndexError, ArithmeticError):
+        return scan_packets(store, file)
 
 
-def scan_packets(path: Path) -> VideoFile:
+def read_packets(video: VideoFile, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
+    """(number, bytes) of the packets [start, stop) in decode order. Neighbours are read together.
+
+    Raises InputError when the file ends before one does.
+    """
+    first = start
+    while first < stop:
+        last = _end_of_extent(video, first, stop)
+        begin = int(video.offset_P[first:last].min())
+        data = video.read(begin, int((video.offset_P[first:last] + video.size_P[first:last]).max()))
+        for index in range(first, last):
+            at, size = int(video.offset_P[index]) - begin, int(video.size_P[index])
+            if at + size > len(data):
+                raise InputError(f"{video.path}: the file ends inside packet {index}; it is truncated")
+            yield index, data[at : at + size]
+        first = last
+
+
+def _end_of_extent(video: VideoFile, first: int, stop: int) -> int:
+    # Packets in file order with little between them (another track's), up to a size worth one read.
+    begin = int(video.offset_P[first])
+    end = begin + int(video.size_P[first])
+    for index in range(first + 1, stop):
+        offset, size = int(video.offset_P[index]), int(video.size_P[index])
+        if not end <= offset <= end + MAX_GAP_BYTES or offset + size > begin + EXTENT_BYTES:
+            return index
+        end = offset + size
+    return stop
+
+
+def scan_packets(store: Store, file: str) -> VideoFile:
     """The same table by demuxing the whole file with FFmpeg: for any mp4, at the price of reading all of it."""
     import av
 
     try:
-        with av.open(str(path)) as container:
+        # Of this format only: others, such as playlists, name further files and addresses.
+        with av.open(store.open(file), "r", format="mp4") as container:
             stream = container.streams.video[0]
             rows = [
                 (p.pos, p.size, p.pts, p.is_keyframe, not p.is_discard)
@@ -111,44 +160,49 @@ def scan_packets(path: Path) -> VideoFile:
                 if p.pts is not None and p.dts is not None
             ]
             decoder = stream.codec_context
-    except (av.error.FFmpegError, IndexError) as error:
+            time_base = Fraction(stream.time_base or 1)
+    except (av.error.FFmpegError, IndexError, ArithmeticError) as error:
         raise BrokenFile("unreadable_mp4", f"FFmpeg finds no video in it ({error})") from error
-    if decoder is None:
-        raise BrokenFile("unreadable_mp4", "FFmpeg does not know its codec")
+    if decoder is None or not decoder.height or not decoder.width or any((row[0] or 0) < 0 for row in rows):
+        raise BrokenFile("unreadable_mp4", "FFmpeg does not know its codec, size or where its packets lie")
     offset_P, size_P, pts_P, is_key_P, is_shown_P = np.array(rows, np.int64).reshape(-1, 5).T
     shown = np.flatnonzero(is_shown_P)
     return VideoFile(
-        path=path,
+        store=store,
+        file=file,
         codec="av1" if decoder.name == "libdav1d" else decoder.name,
         extradata=bytes(decoder.extradata or b""),
         height=decoder.height,
         width=decoder.width,
-        time_base=Fraction(stream.time_base or 1),
+        time_base=time_base,
         offset_P=offset_P,
         size_P=size_P,
         pts_P=pts_P,
         is_key_P=is_key_P.astype(bool),
         frame_packets_F=shown[np.argsort(pts_P[shown], kind="stable")],
-        file_bytes=path.stat().st_size,
+        file_bytes=store.size(file),
     )
 
 
-def _read_moov(path: Path, file_bytes: int) -> bytes:
+def _read_moov(store: Store, file: str, file_bytes: int) -> bytes:
     # Walk the top-level boxes; only their headers are read.
-    with path.open("rb") as file:
-        position = 0
-        while position + 8 <= file_bytes:
-            file.seek(position)
-            size, kind = struct.unpack(">I4s", file.read(8))
-            head = 8
-            if size == 1:
-                size, head = struct.unpack(">Q", file.read(8))[0], 16
-            size = size or file_bytes - position
-            if size < head:
-                break
-            if kind == b"moov" and position + size <= file_bytes and size < MAX_MOOV_BYTES:
-                return file.read(size - head)
-            position += size
+    position = 0
+    kinds: set[tuple[int, bytes]] = set()
+    while position + 8 <= file_bytes and len(kinds) < MAX_BOXES:
+        header = store.read(file, position, position + 16)
+        size, kind = struct.unpack_from(">I4s", header)
+        head = 8
+        if size == 1 and len(header) == 16:
+            size, head = struct.unpack_from(">Q", header, 8)[0], 16
+        size = size or file_bytes - position
+        kinds.add((position, kind))
+        if size < head:
+            break
+        if kind == b"moov" and position + size <= file_bytes and size < MAX_MOOV_BYTES:
+            return store.read(file, position + head, position + size)
+        position += size
+    if not {kind for _, kind in kinds} & TOP_BOXES:
+        raise BrokenFile("unreadable_mp4", "it is no mp4 file")
     raise BrokenFile(
         "moov_missing", "it has no moov box (an interrupted recording or download?); nothing can be decoded"
     )
@@ -189,10 +243,10 @@ def _table(data: bytes, columns: int, dtype: str = ">u4") -> np.ndarray:
     return np.frombuffer(data, dtype, count * columns, 8).astype(np.int64).reshape(count, columns)
 
 
-def _from_moov(path: Path, moov: bytes, file_bytes: int) -> VideoFile:
+def _from_moov(store: Store, file: str, moov: bytes, file_bytes: int) -> VideoFile:
     track = _video_track(moov)
     sample_table = dict(_boxes(_box(track, b"mdia", b"minf", b"stbl")))
-    size_P = _sizes(sample_table[b"stsz"])
+    size_P = _sizes(sample_table[b"stsz"], file_bytes)
     pts_P = _composition_times(sample_table, len(size_P)) - _edit_shift(track, moov)
     order_F = np.argsort(pts_P, kind="stable")
     if len(pts_P) and pts_P[order_F[0]] != 0:
@@ -201,9 +255,13 @@ def _from_moov(path: Path, moov: bytes, file_bytes: int) -> VideoFile:
     is_key_P = np.ones(len(size_P), bool)
     if b"stss" in sample_table:
         is_key_P[:] = False
-        is_key_P[_table(sample_table[b"stss"], 1)[:, 0] - 1] = True
+        keys = _table(sample_table[b"stss"], 1)[:, 0] - 1
+        if len(keys) and keys.min() < 0:
+            raise _Unusual
+        is_key_P[keys] = True
     return VideoFile(
-        path=path,
+        store=store,
+        file=file,
         codec=codec,
         extradata=extradata,
         height=height,
@@ -215,7 +273,14 @@ def _from_moov(path: Path, moov: bytes, file_bytes: int) -> VideoFile:
         is_key_P=is_key_P,
         frame_packets_F=order_F,
         file_bytes=file_bytes,
+        is_turned=_is_turned(_box(track, b"tkhd")),
     )
+
+
+def _is_turned(header: bytes) -> bool:
+    # tkhd: dates, track and duration (24 or 36 bytes), 16 more, then the matrix that pictures are shown through.
+    a, b, _, c, d = struct.unpack_from(">5i", header, 52 if header[0] else 40)
+    return bool((b, c) != (0, 0) or a < 0 or d < 0)
 
 
 def _timescale(header: bytes) -> int:
@@ -223,8 +288,10 @@ def _timescale(header: bytes) -> int:
     return int(struct.unpack_from(">I", header, 20 if header[0] else 12)[0])
 
 
-def _sizes(stsz: bytes) -> np.ndarray:
+def _sizes(stsz: bytes, file_bytes: int) -> np.ndarray:
     uniform, count = struct.unpack_from(">II", stsz, 4)
+    if count > file_bytes:
+        raise BrokenFile("unreadable_mp4", f"its table promises {count} packets, more than the file has bytes")
     if uniform:
         return np.full(count, uniform, np.int64)
     return np.frombuffer(stsz, ">u4", count, 12).astype(np.int64)
@@ -232,14 +299,18 @@ def _sizes(stsz: bytes) -> np.ndarray:
 
 def _composition_times(sample_table: dict[bytes, bytes], num_packets: int) -> np.ndarray:
     counts, deltas = _table(sample_table[b"stts"], 2).T
-    durations = np.repeat(deltas, counts)
+    durations = _run_lengths(counts, deltas, num_packets)
     times = np.cumsum(durations) - durations
     if b"ctts" in sample_table:
         counts, shifts = _table(sample_table[b"ctts"], 2, ">i4").T
-        times = times + np.repeat(shifts, counts)
-    if len(times) != num_packets:
-        raise _Unusual
+        times = times + _run_lengths(counts, shifts, num_packets)
     return times
+
+
+def _run_lengths(counts: np.ndarray, values: np.ndarray, num_packets: int) -> np.ndarray:
+    if counts.min(initial=0) < 0 or counts.sum() != num_packets:
+        raise _Unusual
+    return np.repeat(values, counts)
 
 
 def _edit_shift(track: bytes, moov: bytes) -> int:
@@ -267,6 +338,8 @@ def _offsets(sample_table: dict[bytes, bytes], size_P: np.ndarray) -> np.ndarray
     counts = np.repeat(per_chunk, np.diff(np.append(first - 1, len(chunks))))
     if counts.sum() != len(size_P):
         raise _Unusual
+    if chunks.min(initial=0) < 0:
+        raise _Unusual  # offsets of 64 bits
     before = np.cumsum(size_P) - size_P
     chunk_start = np.cumsum(counts) - counts
     return before + np.repeat(chunks - before[chunk_start], counts)
@@ -278,5 +351,7 @@ def _sample_entry(stsd: bytes) -> tuple[str, bytes, int, int]:
     if others or kind not in CODECS:
         raise _Unusual
     width, height = struct.unpack_from(">HH", entry, 24)
+    if not width or not height:
+        raise _Unusual
     codec, box = CODECS[kind]
     return codec, _box(entry[78:], box), height, width

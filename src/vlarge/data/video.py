@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from vlarge.contracts import InputError
-from vlarge.data.mp4 import VideoFile
+from vlarge.data.mp4 import VideoFile, read_packets
 
 if TYPE_CHECKING:
     import av
@@ -104,7 +104,7 @@ def _pictures(video: VideoFile, run: Run) -> Iterator[av.VideoFrame]:
 
     decoder = _lent_decoder(video)
     for data, pts in _packets(video, run):
-        packet = av.Packet(data)  # type: ignore[arg-type]  # any buffer will do
+        packet = av.Packet(data)
         packet.pts = pts
         yield from decoder.decode(packet)
     yield from decoder.decode(None)
@@ -142,27 +142,9 @@ def _decoder(name: str) -> av.VideoCodecContext:
     return decoder
 
 
-def _packets(video: VideoFile, run: Run) -> Iterator[tuple[memoryview | bytes, int]]:
-    # One read for the whole run where its packets lie close together, as they do without a second track.
-    packets = slice(run.start, run.stop)
-    starts, sizes = video.offset_P[packets], video.size_P[packets]
-    first, last = int(starts.min()), int((starts + sizes).max())
-    together = last - first <= 2 * int(sizes.sum())
-    with video.path.open("rb") as file:
-        whole = memoryview(_read(video, file, first, last - first) if together else b"")
-        for start, size, pts in zip(starts.tolist(), sizes.tolist(), video.pts_P[packets].tolist(), strict=True):
-            data = (
-                memoryview(whole)[start - first : start - first + size] if together else _read(video, file, start, size)
-            )
-            yield memoryview(data), pts
-
-
-def _read(video: VideoFile, file: BinaryIO, start: int, size: int) -> bytes:
-    file.seek(start)
-    data = file.read(size)
-    if len(data) != size:
-        raise InputError(f"{video.path}: the file ends inside the packets of a frame; it is truncated")
-    return data
+def _packets(video: VideoFile, run: Run) -> Iterator[tuple[bytes, int]]:
+    for index, data in read_packets(video, run.start, run.stop):
+        yield data, int(video.pts_P[index])
 
 
 def decode_image(data: bytes, where: str) -> np.ndarray:

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from vlarge.contracts import ACTION, STATE, InputError
-from vlarge.data.config import Source
+from vlarge.data.config import DataConfig, Source
 from vlarge.data.hub import resolve
-from vlarge.data.index import Dataset
+from vlarge.data.index import Dataset, open_dataset
 from vlarge.data.service.client import ServiceProcess, stream_from
 from vlarge.data.service.feed import Feed
 from vlarge.data.service.plan import Node
@@ -43,6 +43,16 @@ class Plan:
         model: Any = build_model(self.model_name, self.sizes, device)
         model.embed_in_order(self.preparation.tokenizer.ordered_ids)
         return model
+
+
+def open_data(data: DataConfig) -> Dataset:
+    """The dataset of a recipe's [data] table. Raises InputError, as `open_dataset` does."""
+    return open_dataset(
+        data,
+        data.index_dir,
+        remote_cache_bytes=data.remote_cache_bytes,
+        remote_deadline_s=data.remote_deadline_s,
+    )
 
 
 def plan(recipe: Recipe, dataset: Dataset) -> Plan:
@@ -104,6 +114,9 @@ def feed_of(recipe: Recipe, preparation: Preparation, world: World, start_step: 
         augment=data.augment,
         cache_dir=data.cache_dir if data.cache == "resized" else "",
         cache_bytes=data.cache_bytes,
+        index_dir=data.index_dir,
+        remote_cache_bytes=data.remote_cache_bytes,
+        remote_deadline_s=data.remote_deadline_s,
     )
 
 

@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, se
 from vlarge import recipe as recipes
 from vlarge.contracts import InputError, PackedBatch
 from vlarge.data.check import require_trainable
-from vlarge.data.index import Dataset, open_dataset
+from vlarge.data.index import Dataset
 from vlarge.models.registry import find_family
 from vlarge.policy.files import write_policy
 from vlarge.recipe import Recipe
@@ -29,7 +29,7 @@ from vlarge.train.optim import build_optimizer, learning_rate, update
 from vlarge.train.parallel.data import replicate
 from vlarge.train.parallel.mesh import World
 from vlarge.train.run_dir import check_vacant, locked, truncate_steps
-from vlarge.train.setup import open_stream, plan
+from vlarge.train.setup import open_data, open_stream, plan
 from vlarge.train.step import compute_dtype, flow_loss, precision
 from vlarge.train.timing import Stopwatch
 from vlarge.train.track import open_trackers
@@ -55,7 +55,7 @@ class Trainer:
         self._check_batch()
         if recipe.train.num_threads:
             torch.set_num_threads(recipe.train.num_threads)
-        self.dataset: Dataset = open_dataset(recipe.data)
+        self.dataset: Dataset = open_data(recipe.data)
         require_trainable(self.dataset)
         self.plan = plan(recipe, self.dataset)
         self._family = find_family(self.plan.model_name)

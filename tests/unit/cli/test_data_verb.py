@@ -10,8 +10,13 @@ import pytest
 
 from vlarge.cli import main as cli
 from vlarge.cli.data import look
-from vlarge.data.index import Dataset
+from vlarge.contracts import InputError
+from vlarge.data.config import Source
+from vlarge.data.deep import deep_check
+from vlarge.data.fetch import open_store
+from vlarge.data.index import Dataset, open_dataset
 from vlarge.data.manifest import Episode, EpisodeTable
+from vlarge.data.mp4 import read_video_file
 from vlarge.data.stats import FeatureStats
 
 
@@ -63,7 +68,7 @@ def test_check_says_no_when_episodes_have_to_be_left_out(broken: Path, capsys: p
     shown = capsys.readouterr().out
     faults = found["faults"]
     assert isinstance(faults, list)
-    assert all({"kind", "action", "episode", "file", "detail"} == set(fault) for fault in faults)
+    assert all({"kind", "action", "episode", "file", "detail", "frames"} == set(fault) for fault in faults)
     assert [fault["episode"] for fault in faults] == [2, 3]
     assert f"{faults[0]['kind']}  episodes 2–3" in shown
 
@@ -125,6 +130,93 @@ def test_rows_left_out_are_told(
     monkeypatch.setattr(Dataset, "read_table", read_with_nan)
     assert cli.main(["data", "stats", str(good)]) == 0
     assert "4 rows with NaN or inf are left out." in capsys.readouterr().out
+
+
+def test_check_answers_machines_when_there_is_no_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in (tmp_path, tmp_path / "none"):
+        code, found = answer(capsys, "data", "check", str(path))
+        assert (code, found["ok"], found["num_episodes_ok"]) == (2, False, 0)
+        assert [(f["kind"], f["action"], f["episode"]) for f in found["faults"]] == [("not_a_dataset", "refuse", None)]  # type: ignore[attr-defined]
+
+
+def damage_a_picture(root: Path) -> int:
+    """Overwrites the first picture of the second episode; returns that episode."""
+    episode = open_dataset(Source(path=str(root))).episodes[1]
+    part = episode.videos["observation.images.top"]
+    table = read_video_file(open_store(root), part.file)
+    packet = int(table.frame_packets_F[part.first_frame])
+    data, start, size = (
+        bytearray((root / part.file).read_bytes()),
+        *(int(a[packet]) for a in (table.offset_P, table.size_P)),
+    )
+    data[start + 40 : start + size] = bytes(size - 40)
+    (root / part.file).write_bytes(data)
+    return episode.index
+
+
+def test_a_deep_check_finds_what_only_decoding_finds_and_training_honours_its_list(
+    good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, written = tmp_path / "set", tmp_path / "quarantine.json"
+    shutil.copytree(good, root)
+    episode = damage_a_picture(root)
+    assert answer(capsys, "data", "check", str(root))[0] == 0
+    code, found = answer(capsys, "data", "check", str(root), "--deep", "--quarantine", str(written))
+    assert (code, found["num_episodes_ok"]) == (1, 3)
+    faults = found["faults"]
+    assert isinstance(faults, list)
+    assert [(f["kind"], f["action"], f["episode"]) for f in faults] == [("damaged_frames", "quarantine", episode)]
+    assert faults[0]["file"].endswith(".mp4")
+    assert faults[0]["detail"].startswith("frames 0")
+    listed = json.loads(written.read_text())
+    assert list(listed["episodes"]) == [str(episode)]
+    assert listed["faults"] == faults
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
+
+    left = open_dataset(Source(path=str(root), quarantine=str(written)))
+    assert [e.index for e in left.episodes] == [e for e in range(4) if e != episode]
+    assert [(f.kind, f.action, f.episode) for f in left.faults] == [("quarantined", "quarantine", episode)]
+    held_back = open_dataset(Source(path=str(root), quarantine=str(written), exclude_episodes=(3,)))
+    assert [e.index for e in held_back.episodes] == [e for e in range(3) if e != episode]
+    (root / "meta/info.json").write_text((root / "meta/info.json").read_text() + " ")
+    with pytest.raises(InputError, match=r"is of dataset revision .*write it again"):
+        open_dataset(Source(path=str(root), quarantine=str(written)))
+
+
+def test_a_deep_check_of_a_good_dataset_decodes_each_frame_once(good: Path) -> None:
+    dataset, told = open_dataset(Source(path=str(good))), []
+    assert deep_check(dataset, lambda line, frames: told.append(frames)) == []
+    assert sum(told) == dataset.num_decoded == 2 * dataset.num_frames
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        "",
+        "[]",
+        "{}",
+        '{"revision": 1, "episodes": {}}',
+        '{"revision": "a", "episodes": [1]}',
+        '{"revision": "REVISION", "episodes": {"-1": "x"}}',
+        '{"revision": "REVISION", "episodes": {"1": 5}}',
+        "[" * 100_000,
+    ],
+)
+def test_what_is_no_quarantine_list_is_refused(content: str | None, good: Path, tmp_path: Path) -> None:
+    path = tmp_path / "quarantine.json"
+    if content is not None:
+        path.write_text(content.replace("REVISION", open_dataset(Source(path=str(good))).revision))
+    with pytest.raises(InputError, match=r"quarantine\.json: ") as caught:
+        open_dataset(Source(path=str(good), quarantine=str(path)))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_quarantine_list_that_cannot_be_written_is_one_line(
+    good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["data", "check", str(good), "--quarantine", str(tmp_path / "none" / "list.json")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 @pytest.mark.parametrize("command", ["info", "check", "stats"])

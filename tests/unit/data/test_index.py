@@ -107,7 +107,7 @@ def test_a_file_damaged_after_opening_is_named(root: Path, tmp_path: Path) -> No
     dataset = open_dataset(Source(path=str(tmp_path / "set")))
     part = dataset.episodes[1].videos[TOP]
     video = tmp_path / "set" / part.file
-    data, table = bytearray(video.read_bytes()), read_video_file(video)
+    data, table = bytearray(video.read_bytes()), read_video_file(dataset.store, part.file)
     start, size = int(table.offset_P[part.first_frame]), int(table.size_P[part.first_frame])
     data[start + 40 : start + size] = bytes(size - 40)
     video.write_bytes(data)

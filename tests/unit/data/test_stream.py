@@ -197,6 +197,9 @@ class Memory:
     def num_frames(self) -> int:
         return sum(self.sizes)
 
+    def spans(self, action_horizon: int) -> np.ndarray:
+        return np.array([(i, 0, n) for i, n in enumerate(self.sizes)], np.int64).reshape(-1, 3)
+
     def gop_frames(self, keys: Sequence[str]) -> int:
         return self.group_frames
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tyro
 
-from vlarge.cli.show import console, print_json
+from vlarge.cli.data.opening import open_path
+from vlarge.cli.show import console, print_json, printable, progress
+from vlarge.contracts import InputError
 
 if TYPE_CHECKING:
     from vlarge.data.check import Fault
+    from vlarge.data.index import Dataset
 
 STYLES = {"report": "yellow", "quarantine": "magenta", "refuse": "bold red"}
 
@@ -20,44 +24,75 @@ STYLES = {"report": "yellow", "quarantine": "magenta", "refuse": "bold red"}
 class Check:
     """Name every fault of a dataset.
 
-    Exit code 0: nothing, or only oddities that are read all the same; 1: episodes have to be left out; 2: refused.
+    Exit code 0: nothing, or only oddities that are read all the same; 1: something has to be left out; 2: refused.
 
-    Example: vlarge data check my_dataset
+    Example: vlarge data check my_dataset --deep --quarantine quarantine.json
     """
 
     path: tyro.conf.Positional[str]
-    """A LeRobot dataset folder, or hf://user/name."""
+    """A dataset folder, an object store's address, or hf://user/name."""
+    deep: bool = False
+    """Decode every frame of every camera as well."""
+    quarantine: Path | None = None
+    """Write the episodes to leave out to this file, for training with --data.quarantine FILE."""
     json: bool = False
     """Print JSON."""
 
 
 def check(arguments: Check) -> int:
-    num_episodes, faults = _faults(arguments.path)
+    from vlarge.data.check import Refused
+
+    try:
+        dataset = open_path(arguments.path)
+    except Refused as refusal:
+        return _answer(arguments, 0, (refusal.fault,))
+    except InputError as error:
+        if not arguments.json:
+            raise
+        return _answer(arguments, 0, (_no_dataset(arguments.path, error),))
+    faults = [*dataset.faults, *(_decoded_faults(dataset) if arguments.deep else ())]
+    if arguments.quarantine:
+        from vlarge.data.quarantine import write_list
+
+        write_list(arguments.quarantine, dataset.revision, faults)
+    broken = {f.episode for f in faults if f.action == "quarantine" and f.frames is None}
+    num_usable = sum(e.index not in broken for e in dataset.episodes)
+    if not num_usable:
+        faults.append(_no_episode())
+    return _answer(arguments, num_usable, faults)
+
+
+def _decoded_faults(dataset: Dataset) -> list[Fault]:
+    from vlarge.data.deep import deep_check
+
+    with progress("decoding", dataset.num_frames * len(dataset.camera_keys)) as tell:
+        return deep_check(dataset, tell)
+
+
+def _no_dataset(path: str, error: InputError) -> Fault:
+    from vlarge.data.check import Fault, one_line
+
+    return Fault("not_a_dataset", "refuse", None, path, one_line(str(error)))
+
+
+def _no_episode() -> Fault:
+    from vlarge.data.check import Fault
+
+    return Fault("no_episode", "refuse", None, "meta/info.json", "no episode to train on")
+
+
+def _answer(arguments: Check, num_episodes: int, faults: Sequence[Fault]) -> int:
+    """Print the verdict and return its exit code."""
     actions = {fault.action for fault in faults}
     code = 2 if "refuse" in actions else 1 if "quarantine" in actions else 0
     if arguments.json:
         print_json({"ok": code == 0, "num_episodes_ok": num_episodes, "faults": [asdict(fault) for fault in faults]})
-    else:
-        verdict = ("good", "usable, without the episodes in quarantine", "refused")[code]
-        console().print(f"\n{arguments.path}: {verdict}. {num_episodes} episodes can be read.\n", markup=False)
-        if faults:
-            print_faults(faults)
+        return code
+    verdict = ("good", "usable, without what is in quarantine", "refused")[code]
+    console().print(f"\n{arguments.path}: {verdict}. {num_episodes} episodes can be read.\n", markup=False)
+    if faults:
+        print_faults(faults)
     return code
-
-
-def _faults(path: str) -> tuple[int, tuple[Fault, ...]]:
-    """How many episodes can be read, and every fault; having none at all is one."""
-    from vlarge.data.check import Fault, Refused
-    from vlarge.data.config import Source
-    from vlarge.data.index import open_dataset
-
-    try:
-        dataset = open_dataset(Source(path=path))
-    except Refused as refusal:
-        return 0, (refusal.fault,)
-    if dataset.episodes:
-        return len(dataset.episodes), dataset.faults
-    return 0, (*dataset.faults, Fault("no_episode", "refuse", None, "meta/info.json", "no episode to train on"))
 
 
 def print_faults(faults: Sequence[Fault]) -> None:
@@ -75,7 +110,7 @@ def print_faults(faults: Sequence[Fault]) -> None:
         if episodes:
             head.append(f"  episode{'s' * (len(episodes) > 1)} {_ranges(episodes)}")
         paper.print(head)
-        paper.print(Padding(Text(f"{group[0].file}: {group[0].detail}", "dim"), (0, 0, 1, 11), expand=False))
+        paper.print(Padding(Text(printable(f"{group[0].file}: {group[0].detail}"), "dim"), (0, 0, 1, 11), expand=False))
 
 
 def _ranges(numbers: Sequence[int]) -> str:

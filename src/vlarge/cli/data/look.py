@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import tyro
 
 from vlarge.cli.data.check import print_faults
+from vlarge.cli.data.opening import open_path
 from vlarge.cli.show import console, print_json, print_table
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class Info:
     """
 
     path: tyro.conf.Positional[str]
-    """A LeRobot dataset folder, or hf://user/name."""
+    """A LeRobot dataset folder, an object store's address, or hf://user/name."""
     json: bool = False
     """Print JSON."""
 
@@ -38,18 +39,11 @@ class Stats:
     """
 
     path: tyro.conf.Positional[str]
-    """A LeRobot dataset folder, or hf://user/name."""
+    """A LeRobot dataset folder, an object store's address, or hf://user/name."""
     by: Literal["dataset", "episode", "task"] = "dataset"
     """What rows are taken together."""
     json: bool = False
     """Print JSON."""
-
-
-def open_path(path: str) -> Dataset:
-    from vlarge.data.config import Source
-    from vlarge.data.index import open_dataset
-
-    return open_dataset(Source(path=path))
 
 
 def info(arguments: Info) -> int:
@@ -142,9 +136,9 @@ def _declared(dataset: Dataset, stats: dict[str, FeatureStats]) -> list[str]:
     lines = []
     for column, (key, feature) in zip((dataset.state_key, dataset.action_key), stats.items(), strict=True):
         try:
-            declared = json.loads((dataset.root / "meta/stats.json").read_bytes())[column]
+            declared = json.loads(dataset.store.read("meta/stats.json"))[column]
             off = np.array([declared["q01"] - feature.q01, declared["q99"] - feature.q99])
-        except (OSError, ValueError, LookupError, TypeError):
+        except (OSError, ValueError, RecursionError, LookupError, TypeError):
             continue
         worst = _share(np.abs(off), feature.max - feature.min)
         lines.append(f"{key}: q01 and q99 in meta/stats.json are off by up to {worst:.1%} of the range.")

@@ -7,12 +7,12 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from vlarge.contracts import InputError
 from vlarge.data.check import FaultLog, Refused
 from vlarge.data.config import Source
+from vlarge.data.fetch import Store
 from vlarge.data.formats.lerobot_metadata import read_json
 from vlarge.data.manifest import Listed
 
@@ -59,44 +59,44 @@ def _is_depth(feature: Mapping[str, Any]) -> bool:
     return bool(video_info(feature).get("video.is_depth_map") or feature.get("video.is_depth_map"))
 
 
-def read_info(root: Path) -> Info:
+def read_info(store: Store) -> Info:
     """Raises Refused naming what cannot be read or understood."""
-    raw = read_json(root, INFO)
+    raw = read_json(store, INFO)
     version = raw.get("codebase_version") if isinstance(raw, dict) else None
     if version not in VERSIONS:
         detail = f"codebase_version is {version!r}; supported are {', '.join(VERSIONS)}"
-        raise Refused(root, "info_unknown_version", INFO, detail)
+        raise Refused(store, "info_unknown_version", INFO, detail)
     fps = raw.get("fps")
     if isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps < 1e6:
-        raise Refused(root, "bad_info", INFO, f"fps is {fps!r}, not a positive number")
+        raise Refused(store, "bad_info", INFO, f"fps is {fps!r}, not a positive number")
     if not isinstance(raw.get("data_path"), str) or not isinstance(raw.get("video_path") or "", str):
-        raise Refused(root, "bad_info", INFO, "data_path and video_path should be path templates")
-    return Info(version, float(fps), _features(root, raw.get("features")), raw)
+        raise Refused(store, "bad_info", INFO, "data_path and video_path should be path templates")
+    return Info(version, float(fps), _features(store, raw.get("features")), raw)
 
 
-def _features(root: Path, features: Any) -> dict[str, dict[str, Any]]:
+def _features(store: Store, features: Any) -> dict[str, dict[str, Any]]:
     if not isinstance(features, dict):
-        raise Refused(root, "bad_info", INFO, "it has no table of features")
+        raise Refused(store, "bad_info", INFO, "it has no table of features")
     for key, feature in features.items():
         shape = feature.get("shape") if isinstance(feature, dict) else None
-        good = isinstance(shape, list) and all(isinstance(n, int) for n in shape)
+        good = isinstance(shape, list) and all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in shape)
         if not good or not isinstance(feature.get("dtype"), str):
-            raise Refused(root, "bad_info", INFO, f"feature {key!r} needs a dtype and a shape, it is {feature!r:.80}")
+            raise Refused(store, "bad_info", INFO, f"feature {key!r} needs a dtype and a shape, it is {feature!r:.80}")
     return features
 
 
-def check_request(root: Path, info: Info, config: Source) -> None:
-    """Raise InputError for a feature that the recipe names and the dataset does not have."""
+def check_request(store: Store, info: Info, config: Source) -> None:
+    """Raise Refused for a feature that the recipe names and the dataset does not have."""
     for name, key in (("state_key", config.state_key), ("action_key", config.action_key)):
         if key not in info.features:
             numbers = [k for k in info.features if k not in info.cameras]
-            raise InputError(
-                f"{root}: no feature {key!r}; set data.{name} to one of: {', '.join(numbers)}{_nearest(key, numbers)}"
-            )
+            known = f"set data.{name} to one of: {', '.join(numbers)}"
+            raise Refused(store, "missing_feature", INFO, f"no feature {key!r}{_nearest(key, numbers)}; {known}")
     for key in config.cameras:
         if key not in info.cameras:
             known = ", ".join(info.cameras) or "none"
-            raise InputError(f"{root}: no camera {key!r} (data.cameras); it has: {known}{_nearest(key, info.cameras)}")
+            detail = f"no camera {key!r} (data.cameras){_nearest(key, info.cameras)}; it has: {known}"
+            raise Refused(store, "missing_camera", INFO, detail)
 
 
 def _nearest(key: str, names: Collection[str]) -> str:
@@ -104,22 +104,20 @@ def _nearest(key: str, names: Collection[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def check_listing(root: Path, info: Info, config: Source, listed: Sequence[Listed], log: FaultLog) -> None:
+def check_listing(store: Store, info: Info, config: Source, listed: Sequence[Listed], log: FaultLog) -> None:
     """Compare what info.json and the recipe count with the episodes that metadata lists. Raises InputError."""
     numbers = [e.index for e in listed]
     twice = next((a for a, b in pairwise(numbers) if a == b), None)
     if twice is not None:
-        raise Refused(root, "duplicate_episode", "meta", f"episode {twice} is listed twice")
+        raise Refused(store, "duplicate_episode", "meta", f"episode {twice} is listed twice")
     unknown = set(config.exclude_episodes) - set(numbers)
     if unknown:
         held = f"{numbers[0]} to {numbers[-1]}" if numbers else "none"
-        raise InputError(f"{root}: data.exclude_episodes names episode {min(unknown)}; the dataset has {held}")
-    for episode in listed:
-        if episode.length <= 0:
-            log.report("zero_length_episode", "meta", f"its length is {episode.length}; it is skipped", episode.index)
-    total = info.raw.get("total_episodes")
-    if isinstance(total, int) and total != len(listed):
-        log.report("wrong_totals", INFO, f"total_episodes is {total}, metadata lists {len(listed)} episodes")
+        raise InputError(f"{store}: data.exclude_episodes names episode {min(unknown)}; the dataset has {held}")
+    for name, found in (("total_episodes", len(listed)), ("total_frames", sum(e.length for e in listed))):
+        total = info.raw.get(name)
+        if isinstance(total, int) and total != found:
+            log.report("wrong_totals", INFO, f"{name} is {total}, metadata lists {found}")
     _check_splits(info, len(listed), log)
 
 
@@ -132,17 +130,24 @@ def _check_splits(info: Info, num_episodes: int, log: FaultLog) -> None:
             log.report("splits_too_large", INFO, detail)
 
 
-def check_stats(root: Path, info: Info, cameras: Sequence[str], log: FaultLog) -> None:
+def check_stats(store: Store, info: Info, cameras: Sequence[str], log: FaultLog) -> None:
     """Report statistics that others may miss; vlarge takes its own from the data."""
     if info.version == "v2.1":
-        if not (root / "meta/episodes_stats.jsonl").is_file():
+        if not store.exists("meta/episodes_stats.jsonl"):
             log.report("stats_missing", "meta/episodes_stats.jsonl", "no statistics; they are computed from the data")
         return
     file = "meta/stats.json"
-    if not (root / file).is_file():
+    if not store.exists(file):
         log.report("stats_missing", file, "no statistics; they are computed from the data")
         return
-    stats = read_json(root, file)
+    try:
+        stats = read_json(store, file)
+    except Refused as refusal:
+        log.report("bad_stats", file, f"{refusal.fault.detail}; statistics are computed from the data")
+        return
+    if not isinstance(stats, dict):
+        log.report("bad_stats", file, "it has no table of features; statistics are computed from the data")
+        return
     without = [key for key in cameras if key not in stats]
     if without:
         log.report("image_stats_missing", file, f"no statistics for {', '.join(without)}; none are needed")

@@ -4,46 +4,92 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import PurePosixPath
 from typing import Any
 
-from vlarge.data.check import Refused
+from vlarge.data.check import FaultLog, Refused, Unreachable
+from vlarge.data.fetch import Store
 
+MAX_JSON_BYTES = 64 << 20
+MAX_JSONL_BYTES = 2 << 30
+MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 1024
+SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 FIELD = re.compile(r"\{(\w+)(?::0?(\d{1,2})d)?\}")
 
 
-def read_json(root: Path, file: str) -> Any:
+def read_json(store: Store, file: str) -> Any:
     """The content of a JSON file. Raises Refused with the position of what is wrong."""
-    return _parse(root, file, _read_text(root, file), "")
+    return _parse(store, file, _read_text(store, file, MAX_JSON_BYTES), "")
 
 
-def read_jsonl(root: Path, file: str) -> Iterator[tuple[int, Any]]:
+def read_jsonl(store: Store, file: str) -> Iterator[tuple[int, Any]]:
     """(line number, value) of each line of a JSON-lines file. Raises Refused with the line of what is wrong."""
-    for number, line in enumerate(_read_text(root, file).splitlines(), 1):
+    for number, line in enumerate(_read_text(store, file, MAX_JSONL_BYTES).split("\n"), 1):
         if line.strip():
-            yield number, _parse(root, file, line, f"line {number}: ")
+            yield number, _parse(store, file, line, f"line {number}: ")
 
 
-def _read_text(root: Path, file: str) -> str:
+def whole_number(value: object) -> int | None:
+    """A whole number of 64 bits, also one that pandas has made a float; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 2**63 or value % 1:
+        return None
+    return int(value)
+
+
+def check_length(value: object, index: int, where: str, log: FaultLog) -> int:
+    """An episode's length; 0, and the episode left out, when the value cannot be one."""
+    length = whole_number(value)
+    if length is None or length < 0:
+        log.leave_out(index, "bad_length", where, f"its length is {value!r:.40}, not a number of frames")
+        return 0
+    return length
+
+
+def task_texts(file: str, rows: Iterable[tuple[object, object]], log: FaultLog) -> dict[int, str]:
+    """task_index -> text of rows (task_index, text). What is not such a row, or contradicts another, is reported."""
+    texts: dict[int, str] = {}
+    unclear: set[int] = set()
+    num_bad = 0
+    for value, text in rows:
+        number = whole_number(value)
+        if number is None or not isinstance(text, str) or not text.strip():
+            num_bad += 1
+        elif texts.setdefault(number, text) != text:
+            unclear.add(number)
+    if num_bad:
+        log.report("bad_tasks", file, f"{num_bad} of its rows do not give a task_index and a text")
+    if unclear:
+        log.report("duplicate_task", file, f"task_index {min(unclear)} has two texts, so it has none")
+    return {number: text for number, text in texts.items() if number not in unclear}
+
+
+def _read_text(store: Store, file: str, max_bytes: int) -> str:
+    if not store.exists(file):
+        raise Refused(store, "missing_metadata", file, "there is no such file; is the download complete?")
+    if store.size(file) > max_bytes:
+        raise Refused(store, "unreadable_metadata", file, f"{store.size(file)} bytes are too many for metadata")
     try:
-        return (root / file).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise Refused(root, "missing_metadata", file, "the file does not exist; is the download complete?") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise Refused(root, "unreadable_metadata", file, f"cannot be read as text ({error})") from error
+        return store.read(file).decode("utf-8-sig")
+    except (Unreachable, UnicodeDecodeError) as error:
+        raise Refused(store, "unreadable_metadata", file, f"cannot be read as text ({error})") from error
 
 
-def _parse(root: Path, file: str, text: str, where: str) -> Any:
+def _parse(store: Store, file: str, text: str, where: str) -> Any:
+    kind = "broken_jsonl_line" if where else "info_invalid_json"
     try:
-        return json.loads(text)
+        value = json.loads(text)
+        if SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
     except json.JSONDecodeError as error:
-        kind = "broken_jsonl_line" if where else "info_invalid_json"
         position = f"{where}column {error.colno}" if where else f"line {error.lineno} column {error.colno}"
-        raise Refused(root, kind, file, f"{position}: invalid JSON ({error.msg}); restore the file") from error
+        raise Refused(store, kind, file, f"{position}: invalid JSON ({error.msg}); restore the file") from error
+    except (ValueError, RecursionError) as error:  # digits without end, half of a character, lists in lists in lists
+        raise Refused(store, kind, file, f"{where}JSON that cannot be used ({error}); restore the file") from error
 
 
-def fill(root: Path, name: str, template: str, fields: Mapping[str, int | str]) -> str:
+def fill(store: Store, name: str, template: str, fields: Mapping[str, int | str]) -> str:
     """A path template of info.json, filled field by field: `{field}` and `{field:03d}`, nothing else.
 
     Raises Refused for an unknown field and for a path that would leave the dataset.
@@ -53,12 +99,17 @@ def fill(root: Path, name: str, template: str, fields: Mapping[str, int | str]) 
         known = fields.get(match[1])
         if known is None or (isinstance(known, str) and match[2]):
             raise Refused(
-                root, "bad_template", "meta/info.json", f"{name} has {match[0]}; known fields: {', '.join(fields)}"
+                store, "bad_template", "meta/info.json", f"{name} has {match[0]}; known fields: {', '.join(fields)}"
             )
         return str(known).zfill(int(match[2] or 0))
 
     path = FIELD.sub(value, template)
     parts = PurePosixPath(path).parts
+    longest = max((len(part.encode()) for part in parts), default=0)
+    if longest > MAX_NAME_BYTES or len(path.encode()) > MAX_PATH_BYTES:
+        raise Refused(
+            store, "bad_template", "meta/info.json", f"{name} gives a path too long for a file: {path:.60}..."
+        )
     if not parts or path.startswith("/") or ".." in parts or any(c in path for c in "{}\\:\0"):
-        raise Refused(root, "bad_template", "meta/info.json", f"{name} gives {path!r}, not a path inside the dataset")
+        raise Refused(store, "bad_template", "meta/info.json", f"{name} gives {path!r}, not a path inside the dataset")
     return path

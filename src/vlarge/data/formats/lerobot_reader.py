@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from vlarge.contracts import InputError
 from vlarge.data.cache import ByteCache
+from vlarge.data.check import Unreachable
 from vlarge.data.config import Source
+from vlarge.data.fetch import Store
 from vlarge.data.formats.lerobot_rows import row_tasks
 from vlarge.data.formats.lerobot_tables import TableFile, read_images, read_table_file
 from vlarge.data.manifest import Episode, EpisodeTable, Manifest
-from vlarge.data.mp4 import VideoFile, read_video_file
+from vlarge.data.mp4 import VideoFile
 from vlarge.data.video import decode_frames, num_packets, starts_afresh
 
 if TYPE_CHECKING:
@@ -31,14 +32,12 @@ class LeRobotReader:
     num_decoded: frames decoded so far, those that only lie on the way to others included.
     """
 
-    def __init__(self, root: Path, manifest: Manifest, config: Source) -> None:
-        self._root = root
+    def __init__(self, store: Store, manifest: Manifest, config: Source) -> None:
+        self._store = store
         self._manifest = manifest
         self._keys = config.state_key, config.action_key
         self._tables: ByteCache[str, TableFile] = ByteCache(self._load_table, TABLE_CACHE_BYTES)
-        self._videos: ByteCache[str, VideoFile] = ByteCache(
-            lambda f: read_video_file(root / f), VIDEO_TABLE_CACHE_BYTES
-        )
+        self._videos: ByteCache[str, VideoFile] = ByteCache(manifest.video_files.__getitem__, VIDEO_TABLE_CACHE_BYTES)
         self._lock = threading.Lock()
         self.num_decoded = 0
 
@@ -74,12 +73,14 @@ class LeRobotReader:
             if part is None:
                 rows = [episode.first_row + i for i in frame_indices]
                 self._count(len(rows))
-                yield from read_images(self._root / episode.table_file, camera_key, rows)
+                yield from read_images(self._store, episode.table_file, camera_key, rows)
                 return
             video = self._videos.get(part.file)
             wanted = [part.first_frame + i for i in frame_indices]
             self._count(num_packets(video, wanted))
             yield from decode_frames(video, wanted)
+        except Unreachable:
+            raise  # not the episode's fault
         except InputError as error:
             file = part.file if part else episode.table_file
             raise InputError(
@@ -88,7 +89,7 @@ class LeRobotReader:
             ) from error
 
     def _load_table(self, file: str) -> TableFile:
-        return read_table_file(self._root / file, *self._keys)
+        return read_table_file(self._store, file, *self._keys)
 
     def _count(self, frames: int) -> None:
         with self._lock:

@@ -2,41 +2,54 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-from vlarge.data.check import Action, BrokenFile, FaultLog
+from vlarge.data.check import BrokenFile, FaultLog
+from vlarge.data.fetch import Store, read_ahead
 from vlarge.data.formats.lerobot_tables import TableFile, read_table_file
 from vlarge.data.manifest import Listed
 
 MAX_JITTER = 0.1  # of a frame; beyond it time stamps are called odd (they are never used to find a frame)
-NOT_FINITE = ("nan_states", "nan_actions")  # training refuses these: nothing says which values were meant
+NOT_FINITE = ("nan_states", "nan_actions")
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Where an episode's rows begin in its file, and the tasks its frames have."""
+    """Where an episode's rows begin in its file, the tasks its frames have, and the rows that are not finite."""
 
     first_row: int
     tasks: tuple[str, ...]
+    bad_rows: tuple[int, ...]
 
 
 class RowCheck:
-    """Finds the rows of each episode. After `run`: `found` by episode number, `columns` of all files, dimensions."""
+    """Finds the rows of each episode. After `run`: `found` by episode number, `columns` of all files, dimensions.
+
+    num_rows: rows of every episode number that was seen in a file, listed or not.
+    """
 
     def __init__(
-        self, root: Path, fps: float, state_key: str, action_key: str, tasks: Mapping[int, str], log: FaultLog
+        self,
+        store: Store,
+        fps: float,
+        keys: tuple[str, str],
+        tasks: Mapping[int, str],
+        log: FaultLog,
+        on_file: Callable[[], None],
     ) -> None:
-        self._root = root
+        self._store = store
         self._fps = fps
-        self._keys = state_key, action_key
+        self._keys = keys  # of state and action
         self.tasks = tasks
         self._log = log
-        self._odd_times: dict[str, list[tuple[int, float]]] = defaultdict(list)
+        self._on_file = on_file
+        self._odd: dict[str, list[tuple[int, str]]] = defaultdict(list)
+        self._dims: dict[str, tuple[int, int]] = {}
+        self.num_rows: Counter[int] = Counter()
         self.found: dict[int, Rows] = {}
         self.columns: dict[str, frozenset[str]] = {}
         self.state_dim = self.action_dim = 0
@@ -45,13 +58,13 @@ class RowCheck:
         by_file: dict[str, list[Listed]] = defaultdict(list)
         for episode in episodes:
             by_file[episode.table_file].append(episode)
-        for file, members in by_file.items():
-            self._check_file(file, members)
-        for kind, odd in self._odd_times.items():
-            worst = max(seconds for _, seconds in odd)
-            where = f"{len(odd)} episodes (first: {odd[0][0]})"
-            detail = f"time stamps of {where} are up to {worst:.3g} s off; frames go by their number"
-            self._log.report(kind, "data", detail)
+        for file, read in read_ahead(self._read, by_file, self._store.num_readers):
+            self._check_file(file, read, by_file[file])
+            self._on_file()
+        self._settle_dims(by_file)
+        for kind, odd in self._odd.items():
+            where = f"{len(odd)} episodes (first: {odd[0][0]})" if len(odd) > 1 else f"episode {odd[0][0]}"
+            self._log.report(kind, "data", f"{where}: {odd[0][1]}")
 
     def has_column(self, name: str) -> bool:
         """Whether any file that could be read has this column."""
@@ -65,44 +78,54 @@ class RowCheck:
                 detail = f"it has no column {lacking[0]!r}"
                 self._log.leave_out(episode.index, "missing_column", episode.table_file, detail)
 
-    def _check_file(self, file: str, members: list[Listed]) -> None:
+    def _read(self, file: str) -> TableFile:
+        return read_table_file(self._store, file, *self._keys)
+
+    def _check_file(self, file: str, read: Callable[[], TableFile], members: list[Listed]) -> None:
         try:
-            table = read_table_file(self._root / file, *self._keys)
-            self._check_dims(table)
+            table = read()
+            if len(members) > 1 and "episode_index" not in table.scalars:
+                raise BrokenFile("missing_column", f"it has no column 'episode_index', but {len(members)} episodes")
         except BrokenFile as error:
             for episode in members:
                 self._log.leave_out(episode.index, error.kind, file, error.detail)
             return
         self.columns[file] = table.column_names
+        self._dims[file] = table.state_RA.shape[1], table.action_RA.shape[1]
+        self.num_rows.update(table.num_rows_by_episode)
         for episode in members:
             self._check_episode(file, table, episode)
 
-    def _check_dims(self, table: TableFile) -> None:
-        dims = table.state_RA.shape[1], table.action_RA.shape[1]
-        if not self.state_dim:
-            self.state_dim, self.action_dim = dims
-        if dims != (self.state_dim, self.action_dim):
-            detail = f"state and action have {dims} values, those of the files before {self.state_dim, self.action_dim}"
-            raise BrokenFile("shape_mismatch", detail)
+    def _settle_dims(self, by_file: Mapping[str, list[Listed]]) -> None:
+        # Most episodes decide; files of other sizes are left out.
+        votes: Counter[tuple[int, int]] = Counter()
+        for file, dims in self._dims.items():
+            votes[dims] += len(by_file[file])
+        if not votes:
+            return
+        self.state_dim, self.action_dim = votes.most_common(1)[0][0]
+        for file, dims in self._dims.items():
+            if dims != (self.state_dim, self.action_dim):
+                detail = f"state and action have {dims} values, most others {self.state_dim, self.action_dim}"
+                for episode in by_file[file]:
+                    self._log.leave_out(episode.index, "shape_mismatch", file, detail)
 
     def _check_episode(self, file: str, table: TableFile, episode: Listed) -> None:
         try:
             rows = self._rows_in_place(table, episode)
-            self._check_finite(table, rows)
             texts = row_tasks(table, rows, self.tasks, episode.tasks)
+            bad_rows = self._bad_rows(file, table, rows, episode.index)
         except BrokenFile as error:
-            action: Action = "refuse" if error.kind in NOT_FINITE else "quarantine"
-            self._log.leave_out(episode.index, error.kind, file, error.detail, action)
+            self._log.leave_out(episode.index, error.kind, file, error.detail)
             return
         self._note_time(table, rows, episode)
-        self.found[episode.index] = Rows(rows.start, tuple(dict.fromkeys(texts)))
+        self._note_tasks(table, rows, episode, texts)
+        self.found[episode.index] = Rows(rows.start, tuple(dict.fromkeys(texts)), bad_rows)
 
     def _rows_in_place(self, table: TableFile, episode: Listed) -> slice:
         rows = slice(*table.rows_of(episode.index))
         num_rows = rows.stop - rows.start
-        if not num_rows:
-            raise BrokenFile("wrong_data_file_index", f"the file has no rows of episode {episode.index}")
-        frames = table.scalars.get("frame_index", np.arange(len(table.state_RA)) - rows.start)[rows]
+        frames = table.scalars["frame_index"][rows] if "frame_index" in table.scalars else np.arange(num_rows)
         if num_rows != episode.length or not np.array_equal(frames, np.arange(num_rows)):
             gap = int(np.argmin(np.append(frames, -1) == np.arange(num_rows + 1)))
             detail = (
@@ -111,11 +134,18 @@ class RowCheck:
             raise BrokenFile("missing_frame", detail)
         return rows
 
-    def _check_finite(self, table: TableFile, rows: slice) -> None:
+    def _bad_rows(self, file: str, table: TableFile, rows: slice, episode: int) -> tuple[int, ...]:
+        # Rows with NaN or infinity: named, and never used.
+        bad: set[int] = set()
         for kind, key, values in zip(NOT_FINITE, self._keys, (table.state_RA, table.action_RA), strict=True):
-            bad = np.flatnonzero(~np.isfinite(values[rows]).all(1))
-            if len(bad):
-                raise BrokenFile(kind, f"{key} is NaN or infinite in {len(bad)} frames, first frame {bad[0]}")
+            found = np.flatnonzero(~np.isfinite(values[rows]).all(1)).tolist()
+            bad |= set(found)
+            if len(bad) == rows.stop - rows.start:
+                raise BrokenFile(kind, f"{key} is NaN or infinite in {len(found)} frames; no frame is left to use")
+            if found:
+                detail = f"{key} is NaN or infinite in {len(found)} frames, first frame {found[0]}; they are not used"
+                self._log.leave_out_frames(episode, (found[0], found[-1]), kind, file, detail)
+        return tuple(sorted(bad))
 
     def _note_time(self, table: TableFile, rows: slice, episode: Listed) -> None:
         if "timestamp" not in table.scalars:
@@ -124,7 +154,17 @@ class RowCheck:
         worst_s, jitter_s = float(np.abs(off_s).max()), float(np.ptp(off_s))
         if not worst_s <= MAX_JITTER / self._fps:
             kind = "shifted_timestamps" if jitter_s <= MAX_JITTER / self._fps else "jittered_timestamps"
-            self._odd_times[kind].append((episode.index, worst_s))
+            self._odd[kind].append((episode.index, f"time stamps are {worst_s:.3g} s off; frames go by their number"))
+
+    def _note_tasks(self, table: TableFile, rows: slice, episode: Listed, texts: list[str]) -> None:
+        numbers = table.scalars.get("task_index")
+        if numbers is not None and any(int(n) not in self.tasks for n in np.unique(numbers[rows])):
+            detail = f"a task_index of its rows has no text; the task that metadata lists is used: {texts[0]!r:.60}"
+            self._odd["unknown_task"].append((episode.index, detail))
+        elif episode.tasks and not set(texts) <= set(episode.tasks):
+            other = next(text for text in texts if text not in episode.tasks)
+            detail = f"its rows say {other!r:.60}, metadata lists {episode.tasks[0]!r:.60}; the rows decide"
+            self._odd["task_mismatch"].append((episode.index, detail))
 
 
 def row_tasks(table: TableFile, rows: slice, tasks: Mapping[int, str], listed: tuple[str, ...]) -> list[str]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vlarge.data.check import BrokenFile
+from vlarge.data.check import BrokenFile, Unreachable
+from vlarge.data.fetch import Store
 from vlarge.data.video import decode_image
 
 if TYPE_CHECKING:
@@ -32,73 +33,116 @@ class TableFile:
         return sum(a.nbytes for a in (self.state_RA, self.action_RA, *self.scalars.values()))
 
     def rows_of(self, episode: int) -> tuple[int, int]:
-        """Rows [start, stop) of an episode, found by its number; (0, 0) when there are none or they are scattered."""
-        numbers = self.scalars.get("episode_index")
-        if numbers is None:
+        """Rows [start, stop) of an episode, found by its number. Raises BrokenFile when they are none or scattered."""
+        if "episode_index" not in self.scalars:
             return 0, len(self.state_RA)
-        rows = np.flatnonzero(numbers == episode)
-        if not len(rows) or rows[-1] - rows[0] + 1 != len(rows):
-            return 0, 0
-        return int(rows[0]), int(rows[-1]) + 1
+        runs = self._runs.get(episode, [])
+        if not runs:
+            held = ", ".join(map(str, self._runs)) or "none"
+            raise BrokenFile("wrong_data_file_index", f"it has no rows of episode {episode}, but of {held:.60}")
+        if len(runs) > 1:
+            raise BrokenFile("scattered_rows", f"rows of other episodes lie between those of episode {episode}")
+        return runs[0]
+
+    @cached_property
+    def _runs(self) -> dict[int, list[tuple[int, int]]]:
+        # Rows [start, stop) of each run of one episode number.
+        numbers = self.scalars.get("episode_index", np.zeros(0, np.int64))
+        starts = np.append(True, np.diff(numbers) != 0)[: len(numbers)].nonzero()[0]
+        stops = np.append(starts[1:], len(numbers))
+        found: dict[int, list[tuple[int, int]]] = {}
+        for number, start, stop in zip(numbers[starts].tolist(), starts.tolist(), stops.tolist(), strict=False):
+            found.setdefault(number, []).append((start, stop))
+        return found
+
+    @property
+    def num_rows_by_episode(self) -> dict[int, int]:
+        """How many rows each episode number has in this file."""
+        return {number: sum(stop - start for start, stop in runs) for number, runs in self._runs.items()}
 
 
-def read_table_file(path: Path, state_key: str, action_key: str) -> TableFile:
+def read_table_file(store: Store, file: str, state_key: str, action_key: str) -> TableFile:
     """The columns that training needs, and no image. Raises BrokenFile naming the column or what is wrong."""
+    if not store.exists(file):
+        raise BrokenFile("missing_parquet", "the file does not exist")
+    names, table = _read_columns(store, file, (state_key, action_key))
+    if not len(table):
+        raise BrokenFile("empty_parquet", "it has no rows")
+    scalars = {name: _scalars(table, name) for name in SCALARS if name in names}
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is found as such
+        state_RA, action_RA = (_numbers(table, key).astype(np.float32) for key in (state_key, action_key))
+    return TableFile(state_RA, action_RA, scalars, names)
+
+
+def _read_columns(store: Store, file: str, keys: Sequence[str]) -> tuple[frozenset[str], pa.Table]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if not path.is_file():
-        raise BrokenFile("missing_parquet", "the file does not exist")
     try:
-        with pq.ParquetFile(path) as parquet:
+        with pq.ParquetFile(store.open(file)) as parquet:
             names = frozenset(parquet.schema_arrow.names)
-            for key in (state_key, action_key):
+            for key in keys:
                 if key not in names:
                     raise BrokenFile("missing_column", f"it has no column {key!r}")
-            table = parquet.read(columns=[state_key, action_key, *(s for s in SCALARS if s in names)])
-    except (pa.ArrowException, OSError) as error:
+            return names, parquet.read(columns=[*keys, *(s for s in SCALARS if s in names)])
+    except (Unreachable, BrokenFile):
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise BrokenFile("truncated_parquet", f"not a readable parquet file ({error})") from error
-    scalars = {s: _numbers(table, s)[:, 0] for s in SCALARS if s in names}
-    return TableFile(
-        state_RA=_numbers(table, state_key).astype(np.float32),
-        action_RA=_numbers(table, action_key).astype(np.float32),
-        scalars={s: v if s == "timestamp" else v.astype(np.int64) for s, v in scalars.items()},
-        column_names=names,
-    )
+
+
+def _scalars(table: pa.Table, name: str) -> np.ndarray:
+    # Time stamps are only looked at, never used: whatever is none becomes NaN. All else must be whole numbers.
+    try:
+        values = _numbers(table, name)
+    except BrokenFile as error:
+        if name == "timestamp":
+            return np.full(len(table), np.nan)
+        raise BrokenFile("bad_column", error.detail) from error
+    if values.shape[1] != 1:
+        raise BrokenFile("bad_column", f"column {name!r} has {values.shape[1]} values in a row, it should have one")
+    if name == "timestamp":
+        return values[:, 0]
+    if values.dtype.kind == "f" and not (np.isfinite(values) & (np.abs(values) < 2**53) & (values % 1 == 0)).all():
+        raise BrokenFile("bad_column", f"column {name!r} does not hold whole numbers")
+    return values[:, 0].astype(np.int64)
 
 
 def _numbers(table: pa.Table, name: str) -> np.ndarray:
-    # [R, dim] from scalars, fixed or variable lists, and lists of lists.
+    # [R, dim] from scalars, fixed or variable lists, and lists of lists. Nulls become NaN.
     import pyarrow as pa
 
     column = table[name].combine_chunks()
+    if isinstance(column, pa.DictionaryArray):
+        column = column.dictionary_decode()
     num_rows, flat = len(column), column
     while isinstance(flat, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
+        if not _is_even(flat):
+            raise BrokenFile("shape_mismatch", f"column {name!r} has rows of different lengths")
         flat = flat.flatten()
-    if (num_rows and len(flat) % num_rows) or not _is_even(column):
-        raise BrokenFile("shape_mismatch", f"column {name!r} has rows of different lengths")
-    try:
-        return np.asarray(flat.to_numpy(zero_copy_only=False), np.float64 if flat.null_count else None).reshape(
-            num_rows, -1
-        )
-    except (ValueError, TypeError) as error:
-        raise BrokenFile("shape_mismatch", f"column {name!r} does not hold numbers ({flat.type})") from error
+    kind = flat.type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        raise BrokenFile("shape_mismatch", f"column {name!r} does not hold numbers ({kind})")
+    if not len(flat) or len(flat) % num_rows:
+        raise BrokenFile("shape_mismatch", f"column {name!r} has no values")
+    numbers = flat.to_numpy(zero_copy_only=False)
+    return np.asarray(numbers, np.float64 if flat.null_count else None).reshape(num_rows, -1)
 
 
 def _is_even(column: Any) -> bool:
     import pyarrow as pa
 
-    if not isinstance(column, pa.ListArray | pa.LargeListArray):
-        return not isinstance(column, pa.FixedSizeListArray) or column.null_count == 0
+    if isinstance(column, pa.FixedSizeListArray):
+        return bool(column.null_count == 0)
     lengths = np.diff(column.offsets.to_numpy())
     return column.null_count == 0 and (len(lengths) == 0 or bool((lengths == lengths[0]).all()))
 
 
-def read_images(path: Path, key: str, rows: Sequence[int]) -> Iterator[np.ndarray]:
+def read_images(store: Store, file: str, key: str, rows: Sequence[int]) -> Iterator[np.ndarray]:
     """uint8 [H, W, 3] of an image column at these rows (ascending). A row group is read once."""
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(path) as parquet:
+    with pq.ParquetFile(store.open(file)) as parquet:
         stops = np.cumsum([parquet.metadata.row_group(i).num_rows for i in range(parquet.num_row_groups)])
         groups = np.searchsorted(stops, np.asarray(rows), side="right")
         for group in np.unique(groups):
@@ -107,4 +151,4 @@ def read_images(path: Path, key: str, rows: Sequence[int]) -> Iterator[np.ndarra
             for row in np.asarray(rows)[groups == group]:
                 cell = cells[int(row - start)].as_py()
                 data = cell.get("bytes") if isinstance(cell, dict) else cell
-                yield decode_image(data or b"", f"{path}: column {key!r} row {row}")
+                yield decode_image(data or b"", f"{store.path(file)}: column {key!r} row {row}")

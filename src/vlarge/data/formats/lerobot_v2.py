@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from vlarge.data.check import FaultLog, Refused
-from vlarge.data.formats.lerobot_metadata import fill, read_jsonl
-from vlarge.data.manifest import Listed
+from vlarge.data.fetch import Store
+from vlarge.data.formats.lerobot_metadata import check_length, fill, read_jsonl, task_texts, whole_number
+from vlarge.data.manifest import Listed, Place
 
 EPISODES = "meta/episodes.jsonl"
 TASKS = "meta/tasks.jsonl"
@@ -17,30 +17,42 @@ DATA_PATH = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
 VIDEO_PATH = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
 
 
-def metadata_files(root: Path) -> list[str]:
-    return [file for file in (EPISODES, TASKS) if (root / file).is_file()]
+def metadata_files(store: Store) -> list[str]:
+    return [file for file in (EPISODES, TASKS) if store.exists(file)]
 
 
-def read_tasks(root: Path) -> dict[int, str]:
+def read_tasks(store: Store, log: FaultLog) -> dict[int, str]:
     """task_index -> text."""
-    if not (root / TASKS).is_file():
+    if not store.exists(TASKS):
+        log.report("missing_tasks", TASKS, "the file does not exist; tasks are those that metadata lists by episode")
         return {}
-    return {
-        int(_value(root, TASKS, n, row, "task_index", int)): str(row.get("task", ""))
-        for n, row in read_jsonl(root, TASKS)
-    }
+    rows = (row if isinstance(row, dict) else {} for _, row in read_jsonl(store, TASKS))
+    return task_texts(TASKS, ((row.get("task_index"), row.get("task")) for row in rows), log)
 
 
-def list_episodes(root: Path, info: Mapping[str, Any], cameras: Sequence[str], log: FaultLog) -> list[Listed]:
+def list_episodes(store: Store, info: Mapping[str, Any], cameras: Sequence[str], log: FaultLog) -> list[Listed]:
     """Every episode that metadata lists, by number. A template that finds nothing gives way to LeRobot's own layout."""
-    files = _Files(root, info)
+    files = _Files(store, info)
     listed = []
-    for number, row in read_jsonl(root, EPISODES):
-        index = _value(root, EPISODES, number, row, "episode_index", int)
-        length = _value(root, EPISODES, number, row, "length", int)
-        tasks = tuple(str(text) for text in row.get("tasks") or ())
-        videos = {key: (files.video(index, key), None) for key in cameras}
-        listed.append(Listed(index, length, tasks, files.table(index), videos))
+    seen: dict[int, Any] = {}
+    for number, row in read_jsonl(store, EPISODES):
+        index = whole_number(row.get("episode_index")) if isinstance(row, dict) else None
+        if index is None:
+            detail = f"line {number}: it should have a whole number as episode_index, it is {row!r:.60}"
+            raise Refused(store, "broken_jsonl_line", EPISODES, detail)
+        if seen.setdefault(index, row) is not row and seen[index] == row:
+            log.report("repeated_line", EPISODES, f"line {number} repeats an earlier one", index)
+            continue
+        tasks = row.get("tasks")
+        listed.append(
+            Listed(
+                index=index,
+                length=check_length(row.get("length"), index, f"{EPISODES} line {number}", log),
+                tasks=tuple(map(str, tasks)) if isinstance(tasks, list) else (),
+                table_file=files.table(index),
+                videos={key: Place(files.video(index, key)) for key in cameras},
+            )
+        )
     if files.num_misnamed:
         template = f"data_path {info['data_path']!r}, video_path {info.get('video_path')!r}"
         detail = f"{template}: {files.num_misnamed} files are not there but at {DATA_PATH} and {VIDEO_PATH}"
@@ -51,10 +63,10 @@ def list_episodes(root: Path, info: Mapping[str, Any], cameras: Sequence[str], l
 class _Files:
     # Finds the files of an episode and counts those that the templates do not lead to.
 
-    def __init__(self, root: Path, info: Mapping[str, Any]) -> None:
-        self._root = root
+    def __init__(self, store: Store, info: Mapping[str, Any]) -> None:
+        self._store = store
         self._info = info
-        self._chunk_episodes = max(1, int(info.get("chunks_size") or 1000))
+        self._chunk_episodes = max(1, whole_number(info.get("chunks_size")) or 1000)
         self.num_misnamed = 0
 
     def table(self, index: int) -> str:
@@ -69,18 +81,11 @@ class _Files:
             "episode_chunk": index // self._chunk_episodes,
             "episode_index": index,
         }
-        given = fill(self._root, name, self._info.get(name) or usual, numbers)
-        if (self._root / given).exists():
+        given = fill(self._store, name, self._info.get(name) or usual, numbers)
+        if self._store.exists(given):
             return given
-        other = fill(self._root, name, usual, numbers)
-        if not (self._root / other).exists():
+        other = fill(self._store, name, usual, numbers)
+        if not self._store.exists(other):
             return given
         self.num_misnamed += 1
         return other
-
-
-def _value(root: Path, file: str, line: int, row: Any, key: str, kind: type) -> Any:
-    value = row.get(key) if isinstance(row, dict) else None
-    if not isinstance(value, kind):
-        raise Refused(root, "broken_jsonl_line", file, f"line {line}: {key!r} should be a whole number, is {value!r}")
-    return value

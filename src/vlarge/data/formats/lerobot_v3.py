@@ -2,83 +2,118 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from vlarge.data.check import FaultLog, Refused
-from vlarge.data.formats.lerobot_metadata import fill
-from vlarge.data.manifest import Listed
+from vlarge.data.check import BrokenFile, FaultLog, Refused, Unreachable
+from vlarge.data.fetch import Store
+from vlarge.data.formats.lerobot_metadata import check_length, fill, task_texts, whole_number
+from vlarge.data.manifest import Listed, Place
 
 EPISODES = "meta/episodes"
 TASKS = "meta/tasks.parquet"
 BASE_COLUMNS = ("episode_index", "length", "data/chunk_index", "data/file_index")
 
 
-def metadata_files(root: Path) -> list[str]:
-    files = sorted(p.relative_to(root).as_posix() for p in (root / EPISODES).rglob("*.parquet"))
-    return [*files, *([TASKS] if (root / TASKS).is_file() else [])]
+def metadata_files(store: Store) -> list[str]:
+    return [*_episode_files(store), *([TASKS] if store.exists(TASKS) else [])]
 
 
-def read_tasks(root: Path) -> dict[int, str]:
+def _episode_files(store: Store) -> list[str]:
+    return [entry.name for entry in store.list_files(EPISODES) if entry.name.endswith(".parquet")]
+
+
+def read_tasks(store: Store, log: FaultLog) -> dict[int, str]:
     """task_index -> text. pandas wrote the text as an index: the column is "task", or has no proper name at all."""
-    if not (root / TASKS).is_file():
+    if not store.exists(TASKS):
+        log.report("missing_tasks", TASKS, "the file does not exist; tasks are those that metadata lists by episode")
         return {}
-    columns = _read_columns(root, TASKS, None)
+    try:
+        columns = _read_columns(store, TASKS, None)
+    except BrokenFile as error:
+        log.report("bad_tasks", TASKS, error.detail)
+        return {}
     numbers = columns.pop("task_index", [])
     texts = columns.get("task") or next(iter(columns.values()), [])
-    return {int(number): str(text) for number, text in zip(numbers, texts, strict=False)}
+    return task_texts(TASKS, zip(numbers, texts, strict=False), log)
 
 
-def list_episodes(root: Path, info: Mapping[str, Any], cameras: Sequence[str], log: FaultLog) -> list[Listed]:
+def list_episodes(store: Store, info: Mapping[str, Any], cameras: Sequence[str], log: FaultLog) -> list[Listed]:
     """Every episode that metadata lists, by number."""
     listed: list[Listed] = []
-    for path in sorted((root / EPISODES).rglob("*.parquet")):
-        file = path.relative_to(root).as_posix()
-        columns = _read_columns(root, file, ("tasks", *BASE_COLUMNS, *_video_columns(cameras)))
+    files = _episode_files(store)
+    if not files and info.get("total_episodes") != 0:
+        raise Refused(store, "missing_metadata", EPISODES, "it has no parquet file that lists episodes")
+    for file in files:
+        try:
+            columns = _read_columns(store, file, ("tasks", *BASE_COLUMNS, *_video_columns(cameras)))
+        except BrokenFile as error:
+            log.leave_out_file("bad_episodes_file", file, f"the episodes it lists are left out: {error.detail}")
+            continue
         for name in BASE_COLUMNS:
             if name not in columns:
-                raise Refused(root, "missing_column", file, f"it has no column {name!r}")
-        listed += [_listed(root, info, cameras, _row(columns, i)) for i in range(len(columns["length"]))]
+                raise Refused(store, "missing_column", file, f"it has no column {name!r}")
+        for i in range(len(columns["length"])):
+            row = {name: values[i] for name, values in columns.items()}
+            listed.append(_listed(store, info, cameras, row, f"{file} row {i}", log))
+    if files and not listed and log.faults():
+        raise Refused(store, "bad_episodes_file", files[0], "no file that lists episodes can be read")
     return sorted(listed, key=lambda e: e.index)
 
 
 def _video_columns(cameras: Sequence[str]) -> list[str]:
-    return [f"videos/{key}/{name}" for key in cameras for name in ("chunk_index", "file_index", "from_timestamp")]
+    names = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
+    return [f"videos/{key}/{name}" for key in cameras for name in names]
 
 
-def _row(columns: Mapping[str, Sequence[Any]], i: int) -> dict[str, Any]:
-    return {name: values[i] for name, values in columns.items()}
-
-
-def _listed(root: Path, info: Mapping[str, Any], cameras: Sequence[str], row: Mapping[str, Any]) -> Listed:
-    numbers = {"chunk_index": row["data/chunk_index"], "file_index": row["data/file_index"]}
-    videos: dict[str, tuple[str, float | None]] = {}
-    for key in cameras:
-        chunk, file, start_s = (row.get(name) for name in _video_columns([key]))
-        if chunk is None or file is None or start_s is None or not info.get("video_path"):
-            continue
-        fields = {"video_key": key, "chunk_index": chunk, "file_index": file}
-        videos[key] = (fill(root, "video_path", info["video_path"], fields), float(start_s))
+def _listed(
+    store: Store, info: Mapping[str, Any], cameras: Sequence[str], row: Mapping[str, Any], where: str, log: FaultLog
+) -> Listed:
+    index = whole_number(row["episode_index"])
+    if index is None:
+        detail = f"episode_index should be a whole number, it is {row['episode_index']!r:.40}"
+        raise Refused(store, "bad_episode", where, detail)
+    chunk, number = whole_number(row["data/chunk_index"]), whole_number(row["data/file_index"])
+    table_file = ""
+    if chunk is not None and number is not None:
+        table_file = fill(store, "data_path", info["data_path"], {"chunk_index": chunk, "file_index": number})
+    else:
+        log.leave_out(index, "missing_parquet", where, "data/chunk_index or data/file_index is not a whole number")
+    tasks = row.get("tasks")
     return Listed(
-        index=int(row["episode_index"]),
-        length=int(row["length"]),
-        tasks=tuple(row.get("tasks") or ()),
-        table_file=fill(root, "data_path", info["data_path"], numbers),
-        videos=videos,
+        index=index,
+        length=check_length(row["length"], index, where, log),
+        tasks=tuple(map(str, tasks)) if isinstance(tasks, list) else (),
+        table_file=table_file,
+        videos={key: place for key in cameras if (place := _place(store, info, key, row))},
     )
 
 
-def _read_columns(root: Path, file: str, wanted: Sequence[str] | None) -> dict[str, list[Any]]:
+def _place(store: Store, info: Mapping[str, Any], key: str, row: Mapping[str, Any]) -> Place | None:
+    chunk, number, start_s, stop_s = (row.get(name) for name in _video_columns([key]))
+    fields = {"video_key": key, "chunk_index": whole_number(chunk), "file_index": whole_number(number)}
+    if None in fields.values() or not info.get("video_path"):
+        return None
+    known = {name: value for name, value in fields.items() if value is not None}
+    return Place(fill(store, "video_path", info["video_path"], known), _seconds(start_s), _seconds(stop_s))
+
+
+def _seconds(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else math.nan
+
+
+def _read_columns(store: Store, file: str, wanted: Sequence[str] | None) -> dict[str, list[Any]]:
+    """Raises BrokenFile."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(root / file) as parquet:
+        with pq.ParquetFile(store.open(file)) as parquet:
             names = parquet.schema_arrow.names
             table = parquet.read(columns=[n for n in names if wanted is None or n in wanted])
-    except (pa.ArrowException, OSError) as error:
-        raise Refused(
-            root, "truncated_parquet", file, f"not a readable parquet file ({error}); fetch it again"
-        ) from error
-    return {name: table[name].to_pylist() for name in table.column_names}
+        return {name: table[name].to_pylist() for name in table.column_names}
+    except Unreachable:
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise BrokenFile("truncated_parquet", f"not a readable parquet file ({error}); fetch it again") from error

@@ -7,17 +7,17 @@ last one too, whose action RLDS leaves undefined: it shows a real state, and ope
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import accumulate
-from pathlib import Path
 
 import numpy as np
 
 from vlarge.contracts import InputError
-from vlarge.data.check import Action, BrokenFile, FaultLog
+from vlarge.data.check import BrokenFile, FaultLog
 from vlarge.data.config import Source
+from vlarge.data.fetch import Store
 from vlarge.data.formats.lerobot_rows import NOT_FINITE
 from vlarge.data.formats.rlds_features import Features, Steps, StepsParser
 from vlarge.data.formats.rlds_info import FEATURES, INFO, Shard, find_folder, find_folders, read_splits
@@ -30,14 +30,14 @@ NUM_THREADS = 4  # each holds one record: one reads while another checks and par
 UNKNOWN_FPS = 10.0  # nothing that is trained depends on it
 
 
-def matches(root: Path) -> bool:
+def matches(store: Store) -> bool:
     """Whether the folder, or one below it, looks like a TFDS dataset."""
-    return bool(find_folders(root))
+    return bool(find_folders(store))
 
 
-def index(root: Path, config: Source) -> Manifest:
-    """Everything about the dataset at `root`. Raises InputError when it cannot be opened; lesser faults are listed."""
-    return _Index(root, config).manifest()
+def index(store: Store, config: Source, on_progress: Callable[[int, int], None] | None = None) -> Manifest:
+    """Everything about the dataset. Raises InputError when it cannot be opened; lesser faults are listed."""
+    return _Index(store, config, on_progress).manifest()
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,15 +61,16 @@ class _Scan:
 
 
 class _Index:
-    def __init__(self, root: Path, config: Source) -> None:
-        self.root = root
+    def __init__(self, store: Store, config: Source, on_progress: Callable[[int, int], None] | None) -> None:
+        self.on_progress = on_progress
+        self.store = store
         self.config = config
-        folder = find_folder(root)
+        folder = find_folder(store)
         self.info_file, self.features_file = f"{folder}{INFO}", f"{folder}{FEATURES}"
-        self.features = Features(root, self.features_file)
+        self.features = Features(store, self.features_file)
         self.features.check_request(config)
         self.log = FaultLog()
-        self.splits = read_splits(root, folder, self.log)
+        self.splits = read_splits(store, folder, self.log)
         self.good: dict[int, tuple[str, _Found]] = {}  # by episode number, with its file
 
     def manifest(self) -> Manifest:
@@ -101,7 +102,11 @@ class _Index:
         shards = [shard for split in self.splits for shard in split.shards]
         parser = self.features.parser(self.config.state_key, self.config.action_key, list(self.features.cameras))
         with ThreadPoolExecutor(NUM_THREADS) as pool:
-            scans = list(pool.map(lambda shard: _scan_shard(self.root, shard, parser), shards))
+            scans = []
+            for scan in pool.map(lambda shard: _scan_shard(self.store, shard, parser), shards):
+                scans.append(scan)
+                if self.on_progress:
+                    self.on_progress(len(scans), len(shards))
         counts = [max(shard.num_records, len(scan.records)) for shard, scan in zip(shards, scans, strict=True)]
         self._check_excluded(sum(counts))
         promised = sum(split.num_bytes for split in self.splits)
@@ -115,12 +120,12 @@ class _Index:
         unknown = set(self.config.exclude_episodes) - set(range(num_episodes))
         if unknown:
             held = f"0 to {num_episodes - 1}" if num_episodes else "none"
-            raise InputError(f"{self.root}: data.exclude_episodes names episode {min(unknown)}; the dataset has {held}")
+            name = f"data.exclude_episodes names episode {min(unknown)}"
+            raise InputError(f"{self.store}: {name}; the dataset has {held}")
 
     def _place(self, number: int, file: str, found: _Found) -> None:
         if found.fault:
-            action: Action = "refuse" if found.fault.kind in NOT_FINITE else "quarantine"
-            self.log.leave_out(number, found.fault.kind, file, found.fault.detail, action)
+            self.log.leave_out(number, found.fault.kind, file, found.fault.detail)
         elif found.length == 0:
             self.log.report("zero_length_episode", file, "its record has no steps; it is skipped", number)
         else:
@@ -148,7 +153,7 @@ class _Index:
         broken = {n: (file, fault) for n, (file, fault) in seen.items() if isinstance(fault, BrokenFile)}
         if seen and all(fault.kind == "missing_column" for _, fault in broken.values()) and not sizes:
             if key in self.config.cameras:
-                raise InputError(f"{self.root}: camera {key!r} (data.cameras) is declared but no record has it")
+                raise InputError(f"{self.store}: camera {key!r} (data.cameras) is declared but no record has it")
             self.log.report("phantom_camera", self.features_file, f"{key} is declared but no record has it")
         elif not self.config.cameras or key in self.config.cameras:
             for number, (file, fault) in broken.items():
@@ -190,15 +195,15 @@ class _Index:
         return Episode(number, found.length, found.tasks, file, found.offset, {})
 
 
-def _scan_shard(root: Path, shard: Shard, parser: StepsParser) -> _Scan:
+def _scan_shard(store: Store, shard: Shard, parser: StepsParser) -> _Scan:
     records: list[_Found] = []
-    size = file_size(root, shard.file)
+    size = file_size(store, shard.file)
     if size == 0 and shard.num_records:
         return _Scan(records, BrokenFile("empty_shard", "the file has 0 bytes"))
     if size is None:
         return _Scan(records, BrokenFile("missing_shard", "the file does not exist"))
     decoder = PictureDecoder()
-    for record in iter_records(root, shard.file):
+    for record in iter_records(store, shard.file):
         if record.is_end:
             return _Scan(records, record.fault)
         records.append(_look_at(record, parser, decoder))

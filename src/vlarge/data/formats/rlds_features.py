@@ -7,7 +7,6 @@ import math
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from vlarge.contracts import IMAGE_PREFIX, InputError
 from vlarge.data.check import BrokenFile, Refused
 from vlarge.data.config import Source
+from vlarge.data.fetch import Store
 from vlarge.data.formats.lerobot_metadata import read_json
 
 FeaturePath = tuple[str, ...]  # below `steps`, or ("episode_metadata", name)
@@ -47,13 +47,13 @@ class Steps:
         return self.state_TA.nbytes + self.action_TA.nbytes + pictures
 
 
-def require_libraries(root: Path) -> None:
+def require_libraries(store: Store) -> None:
     """Raise InputError when what reads RLDS is not installed."""
     try:
         import google_crc32c  # noqa: F401
         import tensorflow_datasets  # noqa: F401
     except ImportError as error:
-        raise InputError(f"{root}: reading RLDS needs {error.name}: pip install 'vlarge[rlds]'") from error
+        raise InputError(f"{store}: reading RLDS needs {error.name}: pip install 'vlarge[rlds]'") from error
 
 
 class Features:
@@ -63,11 +63,11 @@ class Features:
     described: dtype and shape of each, as LeRobot has them.
     """
 
-    def __init__(self, root: Path, file: str) -> None:
-        require_libraries(root)
-        self._root = root
-        tree = read_json(root, file)
-        self._top = _load(root, file, tree)
+    def __init__(self, store: Store, file: str) -> None:
+        require_libraries(store)
+        self._store = store
+        tree = read_json(store, file)
+        self._top = _load(store, file, tree)
         self._steps = dict(_leaves(self._top["steps"].feature))
         self.cameras: dict[str, FeaturePath] = {}
         self.numbers: dict[str, int] = {}
@@ -122,14 +122,14 @@ class Features:
             if key not in self.numbers:
                 known = ", ".join(self.numbers) or "none that has a fixed shape"
                 raise InputError(
-                    f"{self._root}: no numeric feature {key!r}; set data.{name} to one of: {known}"
+                    f"{self._store}: no numeric feature {key!r}; set data.{name} to one of: {known}"
                     f"{_nearest(key, self.numbers)}"
                 )
         for key in config.cameras:
             if key not in self.cameras:
                 known = ", ".join(self.cameras) or "none"
                 raise InputError(
-                    f"{self._root}: no camera {key!r} (data.cameras); it has: {known}{_nearest(key, self.cameras)}"
+                    f"{self._store}: no camera {key!r} (data.cameras); it has: {known}{_nearest(key, self.cameras)}"
                 )
 
     def parser(self, state_key: str, action_key: str, camera_keys: Sequence[str]) -> StepsParser:
@@ -151,21 +151,21 @@ def _nearest(key: str, names: Collection[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def _load(root: Path, file: str, tree: Any) -> Any:
+def _load(store: Store, file: str, tree: Any) -> Any:
     import tensorflow_datasets as tfds
     from google.protobuf.json_format import ParseError
 
     for kind, name in _names(tree):
         if not (_is_dtype(name) if kind == "dtype" else name.startswith(TRUSTED_CLASSES)):
             what = "dtype" if kind == "dtype" else "class"
-            raise Refused(root, "bad_features", file, f"it has a feature of the unknown {what} {name!r:.80}")
+            raise Refused(store, "bad_features", file, f"it has a feature of the unknown {what} {name!r:.80}")
     try:
         top = tfds.features.FeatureConnector.from_json(tree)
     except (ParseError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
-        raise Refused(root, "bad_features", file, f"it does not describe features ({first_line(error)})") from error
+        raise Refused(store, "bad_features", file, f"it does not describe features ({first_line(error)})") from error
     steps = top["steps"] if isinstance(top, tfds.features.FeaturesDict) and "steps" in top else None
     if not isinstance(steps, tfds.features.Dataset) or not isinstance(steps.feature, tfds.features.FeaturesDict):
-        raise Refused(root, "bad_features", file, "it has no dataset 'steps' of named features; this is not RLDS")
+        raise Refused(store, "bad_features", file, "it has no dataset 'steps' of named features; this is not RLDS")
     return top
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
 from vlarge.contracts import InputError
 from vlarge.data.check import FaultLog, Refused
+from vlarge.data.fetch import Store
 from vlarge.data.formats.lerobot_metadata import read_json
 
 INFO = "dataset_info.json"
@@ -17,6 +18,7 @@ FEATURES = "features.json"
 TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 TRAIN = "train"
 MAX_SHARD_RECORDS = 1_000_000
+MAX_LEVELS = 4  # of folders in which a dataset is looked for
 
 
 @dataclass(frozen=True)
@@ -36,34 +38,45 @@ class Split:
     shards: tuple[Shard, ...]
 
 
-def find_folders(root: Path) -> list[str]:
-    """Folders with a dataset's metadata, as "" or "name/version/": `root` itself, else those nearest below it."""
-    for level in ("", "*/", "*/*/", "*/*/*/"):
-        found = {path.parent.relative_to(root) for name in (INFO, FEATURES) for path in root.glob(level + name)}
+def find_folders(store: Store) -> list[str]:
+    """Folders with a dataset's metadata, as "" or "name/version/": the store itself, else those nearest below it."""
+    for level in range(MAX_LEVELS):
+        found = sorted({folder for folder, name in _files(store, level) if name in (INFO, FEATURES)})
         if found:
-            return sorted("" if folder == Path() else f"{folder.as_posix()}/" for folder in found)
+            return found
     return []
 
 
-def find_folder(root: Path) -> str:
+def _files(store: Store, level: int) -> Iterator[tuple[str, str]]:
+    # (folder with "/" behind it, name) of the files so deep below the store. A local folder may be anybody's: it is
+    # not walked deeper than that.
+    root = store.local_path("")
+    paths = root.glob("*/" * level + "*.json") if root else (PurePosixPath(e.name) for e in store.list_files())
+    for path in paths:
+        inside = path.relative_to(root) if root else path
+        if len(inside.parts) == level + 1:
+            yield "/".join([*inside.parts[:-1], ""]), inside.name
+
+
+def find_folder(store: Store) -> str:
     """The one folder that `find_folders` finds. Raises InputError when there are several to choose from."""
-    folders = find_folders(root)
+    folders = find_folders(store)
     if len(folders) != 1:
         names = ", ".join(folder.rstrip("/") for folder in folders[:8])
-        raise InputError(f"{root} holds {len(folders)} datasets or versions; give the path of one: {names}")
+        raise InputError(f"{store} holds {len(folders)} datasets or versions; give the path of one: {names}")
     return folders[0]
 
 
-def read_splits(root: Path, folder: str, log: FaultLog) -> list[Split]:
+def read_splits(store: Store, folder: str, log: FaultLog) -> list[Split]:
     """The splits to read: `train`, or all where there is none. Raises Refused for metadata that cannot be used."""
     file = f"{folder}{INFO}"
-    info = read_json(root, file)
+    info = read_json(store, file)
     if not isinstance(info, dict) or not isinstance(info.get("splits"), list):
-        raise Refused(root, "bad_info", file, "it has no list of splits")
+        raise Refused(store, "bad_info", file, "it has no list of splits")
     kind = info.get("fileFormat") or "tfrecord"
     if kind != "tfrecord":
-        raise Refused(root, "unsupported_file_format", file, f"fileFormat is {kind!r:.40}; only 'tfrecord' is read")
-    splits = [_split(root, folder, info, raw) for raw in info["splits"]]
+        raise Refused(store, "unsupported_file_format", file, f"fileFormat is {kind!r:.40}; only 'tfrecord' is read")
+    splits = [_split(store, folder, info, raw) for raw in info["splits"]]
     chosen = [split for split in splits if split.name == TRAIN] or splits
     for split in splits:
         if split not in chosen and split.shards:
@@ -72,18 +85,18 @@ def read_splits(root: Path, folder: str, log: FaultLog) -> list[Split]:
     return chosen
 
 
-def _split(root: Path, folder: str, info: Mapping[str, Any], raw: Any) -> Split:
+def _split(store: Store, folder: str, info: Mapping[str, Any], raw: Any) -> Split:
     file = f"{folder}{INFO}"
     name = raw.get("name") if isinstance(raw, dict) else None
     if not isinstance(name, str) or not name:
-        raise Refused(root, "bad_info", file, "it has a split without a name")
+        raise Refused(store, "bad_info", file, "it has a split without a name")
     lengths = raw.get("shardLengths", [])
     if not isinstance(lengths, list) or not all(_is_count(n) and int(n) <= MAX_SHARD_RECORDS for n in lengths):
-        raise Refused(root, "bad_info", file, f"shardLengths of split {name!r:.40} should be a list of counts")
+        raise Refused(store, "bad_info", file, f"shardLengths of split {name!r:.40} should be a list of counts")
     num_bytes = int(raw["numBytes"]) if _is_count(raw.get("numBytes")) else 0
     template = raw.get("filepathTemplate") or TEMPLATE
     fields = {"DATASET": str(info.get("name", "")), "SPLIT": name, "FILEFORMAT": "tfrecord"}
-    files = (folder + _fill(root, file, str(template), fields, i, len(lengths)) for i in range(len(lengths)))
+    files = (folder + _fill(store, file, str(template), fields, i, len(lengths)) for i in range(len(lengths)))
     shards = tuple(Shard(path, int(n)) for path, n in zip(files, lengths, strict=True))
     return Split(name, num_bytes, shards)
 
@@ -96,7 +109,7 @@ def _is_count(value: Any) -> bool:
     )
 
 
-def _fill(root: Path, file: str, template: str, fields: Mapping[str, str], number: int, total: int) -> str:
+def _fill(store: Store, file: str, template: str, fields: Mapping[str, str], number: int, total: int) -> str:
     # Field by field, and never out of the dataset's folder.
     digits = max(5, len(str(total)))
     index, count = str(number).zfill(digits), str(total).zfill(digits)
@@ -105,5 +118,5 @@ def _fill(root: Path, file: str, template: str, fields: Mapping[str, str], numbe
     path = re.sub(r"\{(\w+)\}", lambda match: known.get(match[1], ""), template)
     parts = PurePosixPath(path).parts
     if unknown or not parts or path.startswith("/") or ".." in parts or any(c in path for c in "{}\\:\0"):
-        raise Refused(root, "bad_template", file, f"filepathTemplate {template!r:.80} gives no path inside the dataset")
+        raise Refused(store, "bad_template", file, f"filepathTemplate {template!r:.80} leads out of the dataset")
     return path

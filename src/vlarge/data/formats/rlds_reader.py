@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from vlarge.contracts import InputError
 from vlarge.data.cache import ByteCache
 from vlarge.data.config import Source
+from vlarge.data.fetch import Store
 from vlarge.data.formats.rlds_features import Features, Steps
 from vlarge.data.formats.rlds_records import read_record
 from vlarge.data.manifest import Episode, EpisodeTable, Manifest
@@ -29,9 +29,9 @@ class RldsReader:
     num_decoded: pictures decoded so far.
     """
 
-    def __init__(self, root: Path, manifest: Manifest, config: Source) -> None:
-        self._root = root
-        features = Features(root, next(f for f in manifest.metadata_files if f.endswith("features.json")))
+    def __init__(self, store: Store, manifest: Manifest, config: Source) -> None:
+        self._store = store
+        features = Features(store, next(f for f in manifest.metadata_files if f.endswith("features.json")))
         used = [k for k, c in manifest.cameras.items() if c.present and (not config.cameras or k in config.cameras)]
         self._parser = features.parser(config.state_key, config.action_key, used)
         self._records: ByteCache[tuple[str, int], Steps] = ByteCache(self._load, RECORD_CACHE_BYTES)
@@ -70,7 +70,7 @@ class RldsReader:
             raise InputError(f"episode {episode.index} ({episode.table_file}) has changed: {error}") from error
 
     def _load(self, key: tuple[str, int]) -> Steps:
-        return self._parser.parse(read_record(self._root, *key))
+        return self._parser.parse(read_record(self._store, *key))
 
 
 class PictureDecoder:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from vlarge.data.check import BrokenFile
+from vlarge.data.fetch import Store
 
 HEADER = struct.Struct("<QI")
 CHECKSUM = struct.Struct("<I")
@@ -34,22 +34,19 @@ class Record:
     is_end: bool = False
 
 
-def file_size(root: Path, file: str) -> int | None:
+def file_size(store: Store, file: str) -> int | None:
     """Size in bytes; None when there is no such file."""
-    path = root / file
-    return path.stat().st_size if path.is_file() else None
+    return store.size(file) if store.exists(file) else None
 
 
-def read_bytes(root: Path, file: str, offset: int, size: int) -> bytes:
+def read_bytes(store: Store, file: str, offset: int, size: int) -> bytes:
     """Up to `size` bytes from `offset` on; fewer where the file ends."""
-    with (root / file).open("rb", buffering=0) as opened:
-        opened.seek(offset)
-        return opened.read(size)
+    return store.read(file, offset, offset + size)
 
 
-def read_record(root: Path, file: str, offset: int) -> bytes:
+def read_record(store: Store, file: str, offset: int) -> bytes:
     """The payload of the record at `offset`. Raises BrokenFile when it is not whole."""
-    record = next(iter_records(root, file, offset), None)
+    record = next(iter_records(store, file, offset), None)
     if record is None:
         raise BrokenFile("truncated_record", f"the file ends before the record at byte {offset}")
     if record.fault:
@@ -57,16 +54,16 @@ def read_record(root: Path, file: str, offset: int) -> bytes:
     return record.payload
 
 
-def iter_records(root: Path, file: str, offset: int = 0) -> Iterator[Record]:
+def iter_records(store: Store, file: str, offset: int = 0) -> Iterator[Record]:
     """Every record from `offset` on, one in memory at a time; no length is believed before it is checked.
 
     A record whose payload is damaged, or only the checksum of its length, is passed over; a damaged length ends the
     file, because nothing else says where the next record begins. Raises BrokenFile when there is no such file.
     """
-    size = file_size(root, file)
+    size = file_size(store, file)
     if size is None:
         raise BrokenFile("missing_shard", "the file does not exist")
-    header = read_bytes(root, file, offset, HEADER.size)
+    header = read_bytes(store, file, offset, HEADER.size)
     while offset < size:
         left = size - offset
         if left < FRAME_BYTES or len(header) < HEADER.size:
@@ -77,7 +74,7 @@ def iter_records(root: Path, file: str, offset: int = 0) -> Iterator[Record]:
         if length > left - FRAME_BYTES:
             yield _overlong(offset, length, size, is_sure)
             return
-        record, header = _read(root, file, offset, length, is_sure)
+        record, header = _read(store, file, offset, length, is_sure)
         yield record
         if record.is_end:
             return
@@ -100,7 +97,7 @@ def _end(offset: int, kind: str, detail: str) -> Record:
     return Record(offset, 0, b"", BrokenFile(kind, detail), is_end=True)
 
 
-def _read(root: Path, file: str, offset: int, length: int, is_sure: bool) -> tuple[Record, bytes]:
+def _read(store: Store, file: str, offset: int, length: int, is_sure: bool) -> tuple[Record, bytes]:
     # The record, whose end lies in the file, and the next header: one read for both.
     start, stop = offset + HEADER.size, offset + FRAME_BYTES + length
     if length > MAX_RECORD_BYTES:
@@ -108,8 +105,8 @@ def _read(root: Path, file: str, offset: int, length: int, is_sure: bool) -> tup
             return _lost(offset), b""
         detail = f"the record at byte {offset} has {length} bytes, more than {MAX_RECORD_BYTES}"
         fault = BrokenFile("record_too_large", detail)
-        return Record(offset, length, b"", fault), read_bytes(root, file, stop, HEADER.size)
-    body = read_bytes(root, file, start, length + FRAME_BYTES)
+        return Record(offset, length, b"", fault), read_bytes(store, file, stop, HEADER.size)
+    body = read_bytes(store, file, start, length + FRAME_BYTES)
     payload, header = body[:length], body[length + CHECKSUM.size :]
     if len(body) < length + CHECKSUM.size:
         return _end(offset, "truncated_record", f"the file shrank while the record at byte {offset} was read"), header

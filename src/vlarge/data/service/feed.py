@@ -51,6 +51,9 @@ class Feed:
     augment: bool = False
     cache_dir: str = ""
     cache_bytes: int = 0
+    index_dir: str = "~/.cache/vlarge/index"
+    remote_cache_bytes: int = 32 << 30
+    remote_deadline_s: float = 120.0
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -64,7 +67,7 @@ class Feed:
 
     def open(self, datasets: Sequence[Dataset] = ()) -> NodeService:
         """Start the service in this process. datasets: of the sources, where they are open already."""
-        opened = datasets or [open_dataset(source) for source in self.sources]
+        opened = datasets or [self._open(source) for source in self.sources]
         preparations = [Preparation.from_json(p) for p in self.preparations]
         plan = self.plan([self._part(d, p) for d, p in zip(opened, preparations, strict=True)])
         step_bytes = self._sample_bytes(plan) * self.batch_size // self.node.num_nodes
@@ -75,6 +78,14 @@ class Feed:
             image_shape=self.image_shape,
             num_threads=self.num_threads or len(os.sched_getaffinity(0)),
             max_batches=room * self.node.ranks_per_node,
+        )
+
+    def _open(self, source: Source) -> Dataset:
+        return open_dataset(
+            source,
+            self.index_dir,
+            remote_cache_bytes=self.remote_cache_bytes,
+            remote_deadline_s=self.remote_deadline_s,
         )
 
     def plan(self, parts: Sequence[Part]) -> Plan:
@@ -100,9 +111,8 @@ class Feed:
         require_trainable(dataset)
         check_cameras(dataset, preparation)
         clip_frames = aligned(self.clip_frames, dataset.gop_frames(preparation.cameras))
-        return Part(
-            dataset, preparation, spans_of(dataset), clip_frames, self.image_tokens, self._cache(dataset), self.augment
-        )
+        spans_S3 = dataset.spans(preparation.action_horizon)
+        return Part(dataset, preparation, spans_S3, clip_frames, self.image_tokens, self._cache(dataset), self.augment)
 
     def _cache(self, dataset: Dataset) -> FrameCache | None:
         if not self.cache_dir:
@@ -114,12 +124,6 @@ class Feed:
 
 def _tuples(data: dict[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
-
-
-def spans_of(dataset: Dataset) -> np.ndarray:
-    """int64 [S, 3] of (episode position, first frame, length): where samples may start."""
-    lengths = dataset.lengths
-    return np.stack([np.arange(len(lengths)), np.zeros_like(lengths), lengths], axis=1)
 
 
 def aligned(clip_frames: int, gop_frames: int) -> int:

@@ -1,0 +1,245 @@
+"""A dataset's files, wherever they lie: names, sizes and byte ranges, from a local folder or an object store."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, cast
+
+from vlarge.contracts import InputError
+from vlarge.data.check import Unreachable
+
+ADDRESS = re.compile(r"[A-Za-z][\w+.-]*(?:::|://)")
+# Asking again cannot help: these say something about the file, not about the way to it.
+FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, NotImplementedError, ImportError)
+
+
+class Entry(NamedTuple):
+    """A file of a store. name: relative to the store, with "/". stamp: changes when the content does."""
+
+    name: str
+    num_bytes: int
+    stamp: str
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a failing read is tried again: pauses double from `first_pause_s` on, until `deadline_s` has passed."""
+
+    deadline_s: float = 120.0
+    first_pause_s: float = 0.1
+    longest_pause_s: float = 10.0
+
+    def try_again[T](self, what: str, read: Callable[[], T]) -> T:
+        """What `read` returns. Raises Unreachable naming `what` when it fails for good, or until the deadline."""
+        start_s, pause_s = time.monotonic(), self.first_pause_s
+        while True:
+            try:
+                return read()
+            except InputError:
+                raise
+            except FINAL as error:
+                raise Unreachable(f"{what}: cannot be read ({describe(error)})") from error
+            except Exception as error:  # each backend has its own classes for what the network does
+                waited_s = time.monotonic() - start_s
+                if waited_s + pause_s > self.deadline_s:
+                    raise Unreachable(
+                        f"{what}: still cannot be read after {waited_s:.0f} s ({describe(error)}); "
+                        "see to the store and start again, nothing is lost"
+                    ) from error
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, self.longest_pause_s)
+
+
+def describe(error: BaseException) -> str:
+    """One line about an error, without what may be secret in an address."""
+    lines = str(error).strip().splitlines()
+    return printable_address(f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__)
+
+
+def printable_address(text: str) -> str:
+    """Without the user, password and query of addresses: those may be credentials."""
+    return re.sub(r"\?[^\s'\"]*", "", re.sub(r"(?<=://)[^/\s@]*@", "", text))
+
+
+class Store(ABC):
+    """Threads may share one. Files are named relative to it, with "/". `str(store)` is for messages."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __str__(self) -> str:
+        return self._name
+
+    num_readers = 1 + (os.cpu_count() or 1)
+    """How many files are read at a time when all have to be looked at."""
+
+    def path(self, file: str) -> str:
+        """Where a file lies, for messages."""
+        return f"{self._name.rstrip('/')}/{file}"
+
+    @abstractmethod
+    def exists(self, file: str) -> bool: ...
+
+    @abstractmethod
+    def size(self, file: str) -> int:
+        """Bytes of a file that exists."""
+
+    @abstractmethod
+    def list_files(self, folder: str = "") -> list[Entry]:
+        """All files at any depth below a folder, by name; without hidden ones."""
+
+    @abstractmethod
+    def read(self, file: str, start: int = 0, stop: int | None = None) -> bytes:
+        """The bytes [start, stop), fewer where the file ends. Raises Unreachable after trying for a while."""
+
+    @abstractmethod
+    def local_path(self, file: str) -> Path | None:
+        """For libraries that want a path; None where there is none."""
+
+    def open(self, file: str) -> str | BinaryIO:
+        """What pyarrow and PyAV take: a path, or a seekable file object that reads through this store."""
+        path = self.local_path(file)
+        return str(path) if path else cast(BinaryIO, io.BufferedReader(_StoreFile(self, file), 1 << 16))
+
+
+class LocalStore(Store):
+    """A folder. Opens a file for each read (about 10 µs beside the read), so descriptors stay few."""
+
+    def __init__(self, root: Path, patience: Patience = Patience()) -> None:
+        super().__init__(str(root))
+        self._root = root
+        self._patience = patience
+
+    def exists(self, file: str) -> bool:
+        return os.path.isfile(self.local_path(file))
+
+    def size(self, file: str) -> int:
+        return os.stat(self.local_path(file)).st_size
+
+    def list_files(self, folder: str = "") -> list[Entry]:
+        top = self._root / folder
+        if not top.is_dir():
+            return []
+        return sorted(_walk(str(top), f"{folder.rstrip('/')}/" if folder else "", set()))
+
+    def read(self, file: str, start: int = 0, stop: int | None = None) -> bytes:
+        path = self.local_path(file)
+
+        def read() -> bytes:
+            with open(path, "rb", buffering=0) as handle:
+                wanted = (os.fstat(handle.fileno()).st_size if stop is None else stop) - start
+                data = os.pread(handle.fileno(), wanted, start)
+                return data if len(data) in (0, wanted) else data + _rest(handle.fileno(), wanted, start, data)
+
+        return self._patience.try_again(str(path), read)
+
+    def local_path(self, file: str) -> Path:
+        return self._root / file
+
+
+def _rest(descriptor: int, wanted: int, start: int, data: bytes) -> bytes:
+    # One pread returns at most 2 GiB.
+    parts = []
+    done = len(data)
+    while done < wanted and (part := os.pread(descriptor, wanted - done, start + done)):
+        parts.append(part)
+        done += len(part)
+    return b"".join(parts)
+
+
+def _walk(folder: str, prefix: str, above: set[tuple[int, int]]) -> Iterator[Entry]:
+    # Links to folders are followed, unless one leads back to a folder it lies in.
+    about = os.stat(folder)
+    here = (about.st_dev, about.st_ino)
+    if here in above:
+        return
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir():
+                yield from _walk(entry.path, f"{prefix}{entry.name}/", above | {here})
+            elif os.path.isfile(entry.path) if entry.is_symlink() else entry.is_file():
+                about = entry.stat()
+                yield Entry(prefix + entry.name, about.st_size, str(about.st_mtime_ns))
+
+
+class _StoreFile(io.RawIOBase):
+    # A file object for libraries that take one.
+
+    def __init__(self, store: Store, file: str) -> None:
+        self._store, self._file = store, file
+        self._num_bytes = store.size(file)
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._position = offset + (0, self._position, self._num_bytes)[whence]
+        return self._position
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        data = self._store.read(self._file, self._position, min(self._position + len(buffer), self._num_bytes))
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+
+def read_ahead[T](
+    read: Callable[[str], T], files: Iterable[str], num_readers: int
+) -> Iterator[tuple[str, Callable[[], T]]]:
+    """(file, function that returns what was read or raises) in the files' order, read by threads a little ahead."""
+    with ThreadPoolExecutor(num_readers, "read") as pool:
+        waiting: deque[tuple[str, Future[T]]] = deque()
+        try:
+            for file in files:
+                waiting.append((file, pool.submit(read, file)))
+                if len(waiting) > 2 * num_readers:
+                    first, future = waiting.popleft()
+                    yield first, future.result
+            while waiting:
+                first, future = waiting.popleft()
+                yield first, future.result
+        finally:
+            for _, future in waiting:
+                future.cancel()
+
+
+def is_address(path: str) -> bool:
+    """Whether this names an object store (`s3://bucket/folder`) rather than a local folder."""
+    return bool(ADDRESS.match(path)) and not path.startswith(("file://", "hf://"))
+
+
+def open_store(
+    address: str | Path,
+    patience: Patience = Patience(),
+    blocks_dir: Path = Path("blocks"),
+    blocks_bytes: int = 0,
+) -> Store:
+    """The files below a local folder, or below an object store's address: `s3://...`, or what else fsspec knows.
+
+    blocks_dir, blocks_bytes: where parts of remote files are kept, and how much at most; 0 keeps none.
+    """
+    text = str(address)
+    if is_address(text):
+        from vlarge.data.blocks import BlockCache
+        from vlarge.data.remote import RemoteStore
+
+        return RemoteStore(text, patience, BlockCache(blocks_dir, blocks_bytes))
+    return LocalStore(Path(text.removeprefix("file://")), patience)

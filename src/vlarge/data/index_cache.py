@@ -1,0 +1,98 @@
+"""Indexes that are kept: built once for a dataset's files as they are, mapped by every process after that."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+
+import vlarge
+from vlarge.data.config import Source
+from vlarge.data.fetch import Store
+from vlarge.data.manifest import Manifest
+from vlarge.data.manifest_file import VERSION, Damaged, in_columns, read_manifest, write_manifest
+
+# What of a source decides its manifest, beside the files.
+SETTINGS = ("cameras", "state_key", "action_key", "exclude_episodes")
+log = logging.getLogger(__name__)
+
+
+def obtain(store: Store, source: Source, index_dir: Path, build: Callable[[], Manifest]) -> Manifest:
+    """The kept manifest of these files and settings, or what `build` makes, which is kept then.
+
+    Processes that come at the same time wait for one of them to build it. What a killed one left is cleared by the
+    next. Where `index_dir` cannot be written, everything works and nothing is kept.
+    """
+    slot, files = _slot(store, source), _files(store)
+    folder = index_dir / f"{slot}-{files}"
+    with suppress(Damaged):
+        return read_manifest(folder, store)
+    with _claim(index_dir, slot) as is_ours:
+        with suppress(Damaged):  # another process may have built it while this one waited
+            return read_manifest(folder, store)
+        manifest = build()
+        if is_ours and _files(store) == files:
+            try:
+                _keep(manifest, folder, slot)
+                return read_manifest(folder, store)
+            except (OSError, Damaged) as error:
+                log.warning("the index of %s is not kept: %s", store, error)
+        return in_columns(manifest, store)
+
+
+def _slot(store: Store, source: Source) -> str:
+    # One kept index for each of these: a newer one replaces it.
+    settings = {name: value for name, value in asdict(source).items() if name in SETTINGS}
+    quarantine = Path(source.quarantine).expanduser()
+    listed = quarantine.read_text(errors="replace") if source.quarantine and quarantine.is_file() else ""
+    return _hash(json.dumps([str(store), settings, bool(source.quarantine), listed]))
+
+
+def _files(store: Store) -> str:
+    entries = "\n".join("\0".join(map(str, entry)) for entry in store.list_files())
+    return _hash(f"{vlarge.__version__} {VERSION}\n{entries}")
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:24]
+
+
+@contextmanager
+def _claim(index_dir: Path, slot: str) -> Iterator[bool]:
+    # Holds the slot's lock, which ends with the process however that ends; False where there can be none.
+    try:
+        index_dir.mkdir(parents=True, exist_ok=True)
+        lock = os.open(index_dir / f".{slot}.lock", os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        log.warning("indexes are not kept, %s cannot be written: %s", index_dir, error.strerror)
+        yield False
+        return
+    try:
+        yield _lock(lock, index_dir)
+    finally:
+        os.close(lock)
+
+
+def _lock(descriptor: int, index_dir: Path) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError as error:  # a network file system without locks
+        log.warning("indexes are not kept, %s has no locks: %s", index_dir, error.strerror)
+        return False
+    return True
+
+
+def _keep(manifest: Manifest, folder: Path, slot: str) -> None:
+    stage = folder.parent / f".{slot}.partial"
+    for old in (stage, *folder.parent.glob(f"{slot}-*")):
+        shutil.rmtree(old, ignore_errors=True)  # processes that map an older index keep what they map
+    stage.mkdir()
+    write_manifest(manifest, stage)
+    stage.rename(folder)

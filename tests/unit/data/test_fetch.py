@@ -1,0 +1,270 @@
+"""Files by name and byte range, wherever they lie; blocks of remote ones on local disk."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from vlarge.contracts import InputError
+from vlarge.data import blocks
+from vlarge.data.blocks import BlockCache
+from vlarge.data.check import Unreachable
+from vlarge.data.fetch import Patience, Store, is_address, open_store, printable_address, read_ahead
+
+BLOCK = 1000
+QUICK = Patience(deadline_s=0.3, first_pause_s=0.01)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, size in {"a/one.bin": 2500, "a/b/two.bin": 1, "three.bin": 0, ".git/config": 5, "a/.part": 3}.items():
+        (tmp_path / "set" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "set" / name).write_bytes(bytes(i % 251 for i in range(size)))
+    return tmp_path / "set"
+
+
+@pytest.fixture(params=["local", "remote", "remote with blocks"])
+def store(request: pytest.FixtureRequest, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", BLOCK)
+    if request.param == "local":
+        return open_store(folder, QUICK)
+    import fsspec
+
+    name = f"/fetch-{request.node.name}"
+    for path in folder.rglob("*"):
+        if path.is_file():
+            fsspec.filesystem("memory").pipe_file(f"{name}/{path.relative_to(folder).as_posix()}", path.read_bytes())
+    budget = 10 * BLOCK if "blocks" in request.param else 0
+    return open_store(f"memory:/{name}", QUICK, tmp_path / "blocks", budget)
+
+
+def test_a_store_is_names_sizes_and_ranges(store: Store, folder: Path) -> None:
+    data = (folder / "a/one.bin").read_bytes()
+    assert [(e.name, e.num_bytes) for e in store.list_files()] == [
+        ("a/b/two.bin", 1),
+        ("a/one.bin", 2500),
+        ("three.bin", 0),
+    ]
+    assert [e.name for e in store.list_files("a/b")] == ["a/b/two.bin"]
+    assert store.list_files("a/nothing") == []
+    assert store.exists("a/one.bin")
+    assert not store.exists("a")
+    assert store.size("a/one.bin") == 2500
+    for start, stop in [(0, None), (0, 10), (990, 1010), (500, 2400), (2490, 9000), (3000, 4000), (7, 7)]:
+        assert store.read("a/one.bin", start, stop) == data[start:stop], (start, stop)
+    assert store.read("three.bin") == b""
+    with pytest.raises(InputError, match=r"a/none\.bin: .*(exist|No such file)"):
+        store.read("a/none.bin")
+
+
+def test_libraries_get_a_path_or_a_file(store: Store, folder: Path) -> None:
+    opened, data = store.open("a/one.bin"), (folder / "a/one.bin").read_bytes()
+    if isinstance(opened, str):
+        assert opened == str(folder / "a/one.bin")
+        return
+    assert opened.read(100) == data[:100]
+    assert opened.seek(-10, io.SEEK_END) == 2490
+    assert opened.read() == data[-10:]
+
+
+def test_links_to_folders_are_followed_but_not_round_in_circles(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/four.bin").write_bytes(b"4")
+    (folder / "linked").symlink_to(tmp_path / "elsewhere")
+    (folder / "a/up").symlink_to(folder)
+    assert [e.name for e in open_store(folder).list_files()] == [
+        "a/b/two.bin", "a/one.bin", "linked/four.bin", "three.bin",
+    ]  # fmt: skip
+
+
+def test_the_stamp_changes_with_the_content(folder: Path) -> None:
+    before = open_store(folder).list_files()
+    os.utime(folder / "three.bin", ns=(1, 1))
+    after = open_store(folder).list_files()
+    assert [a.name for a, b in zip(before, after, strict=True) if a != b] == ["three.bin"]
+
+
+def failing(times: int, error: Exception) -> Callable[[], str]:
+    left = [times]
+
+    def read() -> str:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise error
+        return "read"
+
+    return read
+
+
+def test_patience_ends() -> None:
+    assert QUICK.try_again("x", failing(3, OSError("busy"))) == "read"
+    with pytest.raises(Unreachable, match=r"^here/file: still cannot be read after 0 s \(TimeoutError: slow\)"):
+        QUICK.try_again("here/file", failing(10**6, TimeoutError("slow\nsecond line")))
+    start_s = time.monotonic()
+    with pytest.raises(Unreachable, match="cannot be read"):
+        Patience(60).try_again("x", failing(1, PermissionError("no")))
+    assert time.monotonic() - start_s < 1
+
+
+@pytest.mark.parametrize(
+    ("path", "address"),
+    [
+        ("s3://bucket/x", True),
+        ("memory://x", True),
+        ("/a/b", False),
+        ("file:///a/b", False),
+        ("hf://user/name", False),
+        ("set:1/x", False),
+    ],
+)
+def test_addresses_are_told_from_paths(path: str, address: bool) -> None:
+    assert is_address(path) == address
+
+
+def test_addresses_are_shown_without_secrets() -> None:
+    text = "GET https://me:pass@host/x?X-Amz-Signature=abc failed, see https://host/y"
+    assert printable_address(text) == "GET https://host/x failed, see https://host/y"
+
+
+def test_reading_ahead_keeps_order_errors_and_a_bound() -> None:
+    started: list[str] = []
+
+    def read(file: str) -> str:
+        started.append(file)
+        if file == "3":
+            raise OSError("three")
+        return file
+
+    files = [str(n) for n in range(40)]
+    results = []
+    for file, result in read_ahead(read, files, 2):
+        assert len(started) <= int(file) + 6
+        if file == "3":
+            with pytest.raises(OSError, match="three"):
+                result()
+        else:
+            results.append(result())
+    assert results == [f for f in files if f != "3"]
+
+
+class Source:
+    """Data behind a block cache, and what was fetched of it."""
+
+    def __init__(self, num_bytes: int) -> None:
+        self.data = os.urandom(num_bytes)
+        self.fetched: list[tuple[int, int]] = []
+        self.delay_s = 0.0
+        self.lock = threading.Lock()
+
+    def fetch(self, start: int, stop: int) -> bytes:
+        with self.lock:
+            self.fetched.append((start, stop))
+        time.sleep(self.delay_s)
+        return self.data[start:stop]
+
+    def read(self, cache: BlockCache, start: int, stop: int, key: str = "key") -> bool:
+        """Whether what comes is right."""
+        return cache.read(key, len(self.data), start, stop, self.fetch) == self.data[start:stop]
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", BLOCK)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_blocks_come_once_and_neighbours_together(tmp_path: Path) -> None:
+    source, cache = Source(20_500), BlockCache(tmp_path, 100 * BLOCK)
+    assert source.read(cache, 2500, 4100)
+    assert source.fetched == [(2000, 5000)]
+    assert source.read(cache, 1500, 6500)
+    assert source.fetched[1:] == [(1000, 2000), (5000, 7000)]
+    assert source.read(cache, 0, 20_500)
+    assert max(stop - start for start, stop in source.fetched) <= blocks.MAX_FETCH_BLOCKS * BLOCK
+    assert sum(stop - start for start, stop in source.fetched) == 20_500
+    assert source.read(BlockCache(tmp_path, 100 * BLOCK), 0, 20_500)  # another process finds them
+    assert sum(stop - start for start, stop in source.fetched) == 20_500
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_two_threads_fetch_a_block_once(tmp_path: Path) -> None:
+    source, cache = Source(8000), BlockCache(tmp_path, 100 * BLOCK)
+    source.delay_s = 0.1
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(lambda i: source.read(cache, 100 * i, 8000 - 100 * i), range(8)))
+    assert sum(stop - start for start, stop in source.fetched) == 8000
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_who_waits_for_a_block_learns_that_it_cannot_come(tmp_path: Path) -> None:
+    cache, begun = BlockCache(tmp_path, 100 * BLOCK), threading.Event()
+
+    def fail(start: int, stop: int) -> bytes:
+        begun.set()
+        time.sleep(0.1)
+        raise Unreachable("gone")
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(cache.read, "key", 5000, 0, 5000, fail)
+        begun.wait()
+        second = pool.submit(cache.read, "key", 5000, 0, 5000, fail)
+        for future in (first, second):
+            with pytest.raises(Unreachable):
+                future.result()
+    assert Source(5000).read(cache, 0, 5000)  # and another attempt is free
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_the_budget_holds_and_what_was_used_last_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "TOUCH_S", 0.0)
+    source, cache = Source(100 * BLOCK), BlockCache(tmp_path, 16 * BLOCK)
+    for start in range(0, 100 * BLOCK, BLOCK):
+        assert source.read(cache, start, start + BLOCK)
+        assert source.read(cache, 0, BLOCK)
+        assert sum(p.stat().st_size for p in tmp_path.rglob("*") if p.is_file()) <= 16 * BLOCK
+        time.sleep(0.002)  # so that times of use differ
+    assert source.fetched.count((0, BLOCK)) == 1
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_damaged_or_removed_block_comes_again(tmp_path: Path) -> None:
+    source, cache = Source(3000), BlockCache(tmp_path, 100 * BLOCK)
+    assert source.read(cache, 0, 3000)
+    (tmp_path / "key/0").write_bytes(b"short")
+    (tmp_path / "key/1").unlink()
+    assert source.read(cache, 0, 3000)
+    assert len(source.fetched) == 2
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_what_cannot_be_written_is_not_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").write_text("in the way")
+    source, cache = Source(3000), BlockCache(tmp_path / "file", 100 * BLOCK)
+    assert source.read(cache, 0, 3000)
+    assert source.read(cache, 100, 200)
+    assert source.fetched == [(0, 3000), (100, 200)]
+    assert len(caplog.records) == 1
+
+
+def test_processes_share_a_folder_of_blocks(tmp_path: Path) -> None:
+    script = """
+import sys, pathlib
+from vlarge.data import blocks
+blocks.BLOCK_BYTES = 1000
+cache = blocks.BlockCache(pathlib.Path(sys.argv[1]), 20_000)
+data = bytes(i * i % 251 for i in range(90_000))
+for start in range(0, 80_000, 700):
+    assert cache.read("key", len(data), start, start + 2500, lambda a, b: data[a:b]) == data[start : start + 2500]
+"""
+    processes = [subprocess.Popen([sys.executable, "-c", script, str(tmp_path)]) for _ in range(3)]
+    assert [process.wait() for process in processes] == [0, 0, 0]
+    assert not list(tmp_path.rglob("*.partial"))

@@ -1,0 +1,139 @@
+"""A dataset in an object store: the same samples as from a folder, whatever the network does, or a clear end."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from s3_server import S3Server, serve
+
+from vlarge.contracts import InputError
+from vlarge.data.check import Unreachable
+from vlarge.data.config import Source
+from vlarge.data.index import Dataset, open_dataset
+
+SECRET = "kJ8dkf93kdL0secret"
+
+
+@pytest.fixture(scope="module")
+def bucket(make_datasets: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of datasets, to be served as a bucket: `v3` and `v2`."""
+    root = tmp_path_factory.mktemp("buckets")
+    common = {"episodes": 4, "length": "8:12", "size": "48x64", "codec": "h264", "fps": 10}
+    make_datasets.make(root / "bucket/v3", make_datasets.Spec("v3.0", video_episodes="2,3", **common))
+    make_datasets.make(root / "bucket/v2", make_datasets.Spec("v2.1", **common))
+    return root
+
+
+@pytest.fixture
+def server(bucket: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "someone")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with serve(bucket) as found:
+        yield found
+
+
+def everything(dataset: Dataset) -> list[np.ndarray]:
+    """All numbers and pictures."""
+    found = []
+    for episode in dataset.episodes:
+        table = dataset.read_table(episode)
+        frames = [dataset.read_frames(episode, key, range(episode.length)) for key in dataset.camera_keys]
+        found += [table.state_TA, table.action_TA, *frames]
+    return found
+
+
+@pytest.mark.parametrize("name", ["v3", "v2"])
+def test_s3_gives_the_samples_of_the_folder(name: str, server: S3Server, bucket: Path, tmp_path: Path) -> None:
+    remote = open_dataset(Source(path=server.address(f"bucket/{name}")), str(tmp_path / "index"))
+    local = open_dataset(Source(path=str(bucket / "bucket" / name)), str(tmp_path / "index"))
+    assert remote.faults == local.faults == ()
+    assert remote.revision == local.revision
+    assert remote.episodes == local.episodes
+    assert remote.root == f"s3://bucket/{name}"
+    for here, there in zip(everything(local), everything(remote), strict=True):
+        assert np.array_equal(here, there)
+    twice = {request: n for request, n in Counter(server.reads()).items() if n > 1}
+    assert not twice  # each block came once
+
+
+def test_nothing_is_read_again_from_a_store_that_has_not_changed(server: S3Server, tmp_path: Path) -> None:
+    source = Source(path=server.address("bucket/v3"))
+    everything(open_dataset(source, str(tmp_path)))
+    assert server.reads()
+    server.requests.clear()
+    everything(open_dataset(source, str(tmp_path)))
+    assert server.reads() == []
+
+
+def test_a_failing_store_is_asked_again(server: S3Server, bucket: Path, tmp_path: Path) -> None:
+    dataset = open_dataset(Source(path=server.address("bucket/v3")), str(tmp_path))
+    shutil.rmtree(tmp_path / "blocks")
+    server.num_failures = 5  # Arrow itself asks three times
+    local = open_dataset(Source(path=str(bucket / "bucket/v3")), str(tmp_path / "local"))
+    for here, there in zip(everything(local), everything(dataset), strict=True):
+        assert np.array_equal(here, there)
+    assert server.num_failures == 0
+
+
+def test_after_the_deadline_file_and_store_are_named(server: S3Server, tmp_path: Path) -> None:
+    dataset = open_dataset(Source(path=server.address("bucket/v3")), str(tmp_path), remote_deadline_s=0.5)
+    shutil.rmtree(tmp_path / "blocks")
+    server.num_failures = 10**6
+    start_s = time.monotonic()
+    episode, key = dataset.episodes[0], dataset.camera_keys[0]
+    with pytest.raises(Unreachable, match=r"^s3://bucket/v3/videos/.*mp4: still cannot be read after") as caught:
+        dataset.read_frames(episode, key, [0])
+    assert time.monotonic() - start_s < 15
+    assert SECRET not in str(caught.value)
+    assert "\n" not in str(caught.value)
+    server.num_failures = 0
+    assert dataset.read_frames(episode, key, [0]).shape == (1, 48, 64, 3)
+
+
+def test_an_unreachable_store_is_no_fault_of_an_episode(server: S3Server, tmp_path: Path) -> None:
+    server.num_failures = 10**6
+    with pytest.raises(Unreachable, match="s3://bucket/v2/"):
+        open_dataset(Source(path=server.address("bucket/v2")), str(tmp_path), remote_deadline_s=0.2)
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("s3://bucket/none?endpoint_override={host}&scheme=http", r"^s3://bucket/none: cannot be read"),
+        ("s3://bucket/v3/meta?endpoint_override={host}&scheme=http", r"^s3://bucket/v3/meta is not a dataset"),
+        ("s3://bucket/v3?endpoint=here", "unknown option endpoint; known: endpoint_override, scheme"),
+        ("s3:///v3", "no bucket"),
+        ("nosuch://bucket/v3", "nosuch"),
+        ("ftp://me:hunter2@127.0.0.1:1/set", r"^ftp://127\.0\.0\.1:1/set: "),
+    ],
+)
+def test_bad_addresses_are_one_line_without_secrets(
+    address: str, message: str, server: S3Server, tmp_path: Path
+) -> None:
+    path = address.format(host=f"127.0.0.1:{server.server_port}")
+    with pytest.raises(InputError, match=message) as caught:
+        open_dataset(Source(path=path), str(tmp_path), remote_deadline_s=0)
+    assert "\n" not in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_other_stores_go_through_fsspec(bucket: Path, tmp_path: Path) -> None:
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    for path in (bucket / "bucket/v3").rglob("*"):
+        if path.is_file():
+            memory.pipe_file(f"/sets/v3/{path.relative_to(bucket / 'bucket/v3').as_posix()}", path.read_bytes())
+    remote = open_dataset(Source(path="memory://sets/v3"), str(tmp_path))
+    local = open_dataset(Source(path=str(bucket / "bucket/v3")), str(tmp_path))
+    assert remote.revision == local.revision
+    for here, there in zip(everything(local), everything(remote), strict=True):
+        assert np.array_equal(here, there)
