@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import accumulate
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vlarge.data.arrow_numbers import as_numpy
 from vlarge.data.check import Fault
 from vlarge.data.fetch import Store
 from vlarge.data.manifest import Episode, EpisodeRows, Rows
@@ -20,8 +22,7 @@ if TYPE_CHECKING:
 
 def column(table: pa.Table, name: str) -> np.ndarray:
     """A column of numbers, not copied."""
-    values = _array(table, name)
-    return np.asarray(values.to_numpy(zero_copy_only=len(values) > 0))
+    return as_numpy(_array(table, name))
 
 
 def _array(table: pa.Table, name: str) -> pa.Array:
@@ -29,7 +30,7 @@ def _array(table: pa.Table, name: str) -> pa.Array:
     import pyarrow as pa
 
     chunks = table[name].chunks
-    return chunks[0] if chunks else pa.array([], table.schema.field(name).type)
+    return chunks[0] if chunks else pa.nulls(0, table.schema.field(name).type)
 
 
 class Names(Rows[str]):
@@ -91,7 +92,7 @@ def episode_rows(table: pa.Table, files: Sequence[str], texts: Sequence[str]) ->
         length_E=column(table, "length"),
         table_file_E=column(table, "table_file"),
         first_row_E=column(table, "first_row"),
-        tasks=(tasks.offsets.to_numpy(), tasks.values.to_numpy())
+        tasks=(as_numpy(tasks.offsets), as_numpy(tasks.values))
         if len(table)
         else (np.zeros(1, np.int64), np.zeros(0, np.int32)),
         videos={key: (column(table, f"{key}/file"), column(table, f"{key}/first_frame")) for key in cameras},
@@ -122,9 +123,11 @@ class FaultRows(Rows[Fault]):
         return Fault(**{name: values[row].as_py() for name, values in self._columns.items()})
 
 
-def video_tables(videos: Sequence[VideoFile]) -> dict[str, pa.Table]:
-    """One row per file; the packets of all files, and their frames in order of presentation, one file after another."""
+def video_tables(files: Mapping[str, VideoFile]) -> dict[str, pa.Table]:
+    """One row per file, by name; the packets of all files, and their frames as they are shown, file after file."""
     import pyarrow as pa
+
+    videos = [files[file] for file in sorted(files)]
 
     def joined(name: str, dtype: type) -> np.ndarray:
         return np.concatenate([np.zeros(0, dtype), *(getattr(v, name).astype(dtype) for v in videos)])
@@ -162,7 +165,7 @@ class VideoRows(Mapping[str, VideoFile]):
     def __init__(self, tables: Mapping[str, pa.Table], store: Store) -> None:
         videos, packets = tables["videos"], tables["packets"]
         self._store = store
-        self._files = _array(videos, "file")
+        self._files = Names(videos, "file")
         self._about = {name: _array(videos, name) for name in videos.column_names}
         self._stops = column(videos, "packet_stop"), column(videos, "frame_stop")
         self._offset, self._size, self._pts = (column(packets, name) for name in ("offset", "size", "pts"))
@@ -173,11 +176,11 @@ class VideoRows(Mapping[str, VideoFile]):
         return len(self._files)
 
     def __iter__(self) -> Iterator[str]:
-        return (str(file.as_py()) for file in self._files)
+        return iter(self._files)
 
     def __getitem__(self, file: str) -> VideoFile:
-        row = self._files.index(file).as_py()
-        if row < 0:
+        row = bisect_left(self._files, file)
+        if row == len(self._files) or self._files[row] != file:
             raise KeyError(file)
         about = {name: values[row].as_py() for name, values in self._about.items()}
         packets, frames = (slice(int(stop[row - 1]) if row else 0, int(stop[row])) for stop in self._stops)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vlarge.data.arrow_numbers import as_numpy
 from vlarge.data.check import BrokenFile
 from vlarge.data.fetch import Store
 from vlarge.data.video import decode_image
@@ -85,9 +86,7 @@ def _numbers(table: pa.Table, name: str) -> np.ndarray:
     if (num_rows and len(flat) % num_rows) or not _is_even(column):
         raise BrokenFile("shape_mismatch", f"column {name!r} has rows of different lengths")
     try:
-        return np.asarray(flat.to_numpy(zero_copy_only=False), np.float64 if flat.null_count else None).reshape(
-            num_rows, -1
-        )
+        return np.asarray(as_numpy(flat), np.float64 if flat.null_count else None).reshape(num_rows, -1)
     except (ValueError, TypeError) as error:
         raise BrokenFile("shape_mismatch", f"column {name!r} does not hold numbers ({flat.type})") from error
 
@@ -97,7 +96,7 @@ def _is_even(column: Any) -> bool:
 
     if not isinstance(column, pa.ListArray | pa.LargeListArray):
         return not isinstance(column, pa.FixedSizeListArray) or column.null_count == 0
-    lengths = np.diff(column.offsets.to_numpy())
+    lengths = np.diff(as_numpy(column.offsets))
     return column.null_count == 0 and (len(lengths) == 0 or bool((lengths == lengths[0]).all()))
 
 
