@@ -104,7 +104,7 @@ def _tables(manifest: Manifest) -> dict[str, pa.Table]:
         "episodes": episode_table(manifest.episodes, files, texts),
         "tasks": pa.table({"task_index": pa.array(numbers, pa.int64()), "text": pa.array(tasks, pa.large_string())}),
         "faults": fault_table(manifest.faults),
-        **video_tables(list(manifest.video_files.values())),
+        **video_tables(manifest.video_files),
     }
     return tables | {"files": files.table(), "texts": texts.table()}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import accumulate
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vlarge.data.arrow_numbers import as_numpy
 from vlarge.data.check import Fault
 from vlarge.data.fetch import Store
 from vlarge.data.manifest import Episode, EpisodeRows, Rows
@@ -20,8 +22,7 @@ if TYPE_CHECKING:
 
 def column(table: pa.Table, name: str) -> np.ndarray:
     """A column of numbers, not copied."""
-    values = _array(table, name)
-    return np.asarray(values.to_numpy(zero_copy_only=len(values) > 0))
+    return as_numpy(_array(table, name))
 
 
 def _array(table: pa.Table, name: str) -> pa.Array:
@@ -29,7 +30,7 @@ def _array(table: pa.Table, name: str) -> pa.Array:
     import pyarrow as pa
 
     chunks = table[name].chunks
-    return chunks[0] if chunks else pa.array([], table.schema.field(name).type)
+    return chunks[0] if chunks else pa.nulls(0, table.schema.field(name).type)
 
 
 class Names(Rows[str]):
@@ -90,7 +91,7 @@ def _offsets_and_values(table: pa.Table, name: str, dtype: type) -> tuple[np.nda
     lists = _array(table, name)
     if not len(table):
         return np.zeros(1, np.int64), np.zeros(0, dtype)
-    return lists.offsets.to_numpy(), lists.values.to_numpy()
+    return as_numpy(lists.offsets), as_numpy(lists.values)
 
 
 def episode_rows(table: pa.Table, files: Sequence[str], texts: Sequence[str]) -> EpisodeRows:
@@ -134,9 +135,11 @@ class FaultRows(Rows[Fault]):
         return Fault(**about, frames=tuple(frames) if frames else None)
 
 
-def video_tables(videos: Sequence[VideoFile]) -> dict[str, pa.Table]:
-    """One row per file; the packets of all files, and their frames in order of presentation, one file after another."""
+def video_tables(files: Mapping[str, VideoFile]) -> dict[str, pa.Table]:
+    """One row per file, by name; the packets of all files, and their frames as they are shown, file after file."""
     import pyarrow as pa
+
+    videos = [files[file] for file in sorted(files)]
 
     def joined(name: str, dtype: type) -> np.ndarray:
         return np.concatenate([np.zeros(0, dtype), *(getattr(v, name).astype(dtype) for v in videos)])
@@ -174,7 +177,7 @@ class VideoRows(Mapping[str, VideoFile]):
     def __init__(self, tables: Mapping[str, pa.Table], store: Store) -> None:
         videos, packets = tables["videos"], tables["packets"]
         self._store = store
-        self._files = _array(videos, "file")
+        self._files = Names(videos, "file")
         self._about = {name: _array(videos, name) for name in videos.column_names}
         self._stops = column(videos, "packet_stop"), column(videos, "frame_stop")
         self._offset, self._size, self._pts = (column(packets, name) for name in ("offset", "size", "pts"))
@@ -185,11 +188,11 @@ class VideoRows(Mapping[str, VideoFile]):
         return len(self._files)
 
     def __iter__(self) -> Iterator[str]:
-        return (str(file.as_py()) for file in self._files)
+        return iter(self._files)
 
     def __getitem__(self, file: str) -> VideoFile:
-        row = self._files.index(file).as_py()
-        if row < 0:
+        row = bisect_left(self._files, file)
+        if row == len(self._files) or self._files[row] != file:
             raise KeyError(file)
         about = {name: values[row].as_py() for name, values in self._about.items()}
         packets, frames = (slice(int(stop[row - 1]) if row else 0, int(stop[row])) for stop in self._stops)

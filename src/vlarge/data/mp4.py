@@ -152,7 +152,7 @@ def scan_packets(store: Store, file: str) -> VideoFile:
 
     try:
         # Of this format only: others, such as playlists, name further files and addresses.
-        with av.open(store.open(file), "r", format="mp4") as container:
+        with av.open(store.open(file), "r", format="mp4", metadata_errors="replace") as container:
             stream = container.streams.video[0]
             rows = [
                 (p.pos, p.size, p.pts, p.is_keyframe, not p.is_discard)
@@ -161,7 +161,7 @@ def scan_packets(store: Store, file: str) -> VideoFile:
             ]
             decoder = stream.codec_context
             time_base = Fraction(stream.time_base or 1)
-    except (av.error.FFmpegError, IndexError, ArithmeticError) as error:
+    except (av.error.FFmpegError, IndexError, ArithmeticError, UnicodeError) as error:
         raise BrokenFile("unreadable_mp4", f"FFmpeg finds no video in it ({error})") from error
     if decoder is None or not decoder.height or not decoder.width or any((row[0] or 0) < 0 for row in rows):
         raise BrokenFile("unreadable_mp4", "FFmpeg does not know its codec, size or where its packets lie")

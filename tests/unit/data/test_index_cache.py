@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from vlarge.data import fetch, index_cache
+from vlarge.data.arrow_numbers import as_numpy
 from vlarge.data.config import Source
 from vlarge.data.formats import lerobot
 from vlarge.data.index import Dataset, open_dataset
@@ -109,7 +110,8 @@ def test_the_manifest_is_the_same_in_columns(root: Path) -> None:
         columns.episodes[5]
     assert columns.lengths.tolist() == plain.lengths.tolist() == [e.length for e in plain.episodes]
     assert columns.used_tasks == plain.used_tasks
-    assert set(columns.video_files) == set(plain.video_files)
+    assert list(columns.video_files) == sorted(plain.video_files)
+    assert "videos/none.mp4" not in columns.video_files
     for file, video in plain.video_files.items():
         mapped = columns.video_files[file]
         for name in ("offset_P", "size_P", "pts_P", "is_key_P", "frame_packets_F"):
@@ -254,3 +256,27 @@ def test_processes_that_come_together_build_once(root: Path, index_dir: Path) ->
     assert [builder.returncode for builder in builders] == [0, 0]
     assert len({lines[-1] for lines in answers}) == 1
     assert sum("writing" in lines for lines in answers) == 1
+
+
+@pytest.mark.parametrize("kind", ["int64", "int32", "uint8", "float", "double", "halffloat", "bool"])
+def test_arrow_numbers_become_numpy_whatever_the_slice(kind: str) -> None:
+    import pyarrow as pa
+
+    numbers = pa.array([0, 1, 1, 0, 1], pa.int8()).cast(kind if kind != "halffloat" else pa.float16())
+    for array in (numbers, numbers.slice(2), numbers.slice(1, 3), numbers.slice(5)):
+        assert as_numpy(array).tolist() == array.to_pylist()
+    assert np.isnan(as_numpy(pa.array([1.5, None]))).tolist() == [False, True]
+
+
+def test_a_kept_index_opens_without_pandas(root: Path, index_dir: Path) -> None:
+    opened(root, index_dir)
+    script = """
+import sys
+from vlarge.data.config import Source
+from vlarge.data.index import open_dataset
+dataset = open_dataset(Source(path=sys.argv[1]), sys.argv[2])
+dataset.read_table(dataset.episodes[0])
+dataset.read_frames(dataset.episodes[0], dataset.camera_keys[0], [0])
+assert "pandas" not in sys.modules
+"""
+    assert subprocess.run([sys.executable, "-c", script, str(root), str(index_dir)]).returncode == 0

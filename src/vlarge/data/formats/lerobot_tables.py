@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vlarge.data.arrow_numbers import as_numpy
 from vlarge.data.check import BrokenFile, Unreachable
 from vlarge.data.fetch import Store
 from vlarge.data.video import decode_image
@@ -125,8 +126,7 @@ def _numbers(table: pa.Table, name: str) -> np.ndarray:
         raise BrokenFile("shape_mismatch", f"column {name!r} does not hold numbers ({kind})")
     if not len(flat) or len(flat) % num_rows:
         raise BrokenFile("shape_mismatch", f"column {name!r} has no values")
-    numbers = flat.to_numpy(zero_copy_only=False)
-    return np.asarray(numbers, np.float64 if flat.null_count else None).reshape(num_rows, -1)
+    return np.asarray(as_numpy(flat), np.float64 if flat.null_count else None).reshape(num_rows, -1)
 
 
 def _is_even(column: Any) -> bool:
@@ -134,7 +134,7 @@ def _is_even(column: Any) -> bool:
 
     if isinstance(column, pa.FixedSizeListArray):
         return bool(column.null_count == 0)
-    lengths = np.diff(column.offsets.to_numpy())
+    lengths = np.diff(as_numpy(column.offsets))
     return column.null_count == 0 and (len(lengths) == 0 or bool((lengths == lengths[0]).all()))
 
 
