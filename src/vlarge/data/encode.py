@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -15,7 +15,8 @@ import numpy as np
 from vlarge.contracts import InputError
 
 if TYPE_CHECKING:
-    from av import VideoFrame
+    from av import Packet
+    from av.container import OutputContainer
 
 # On renders of 96 to 224 pixels crf 16 gives 42 to 44 dB at 2 to 5 kB a frame. Colour keeps its full resolution where
 # the encoder can: with yuv420p no quality setting brings such small frames much beyond 40 dB.
@@ -88,6 +89,11 @@ class Encoding:
         return ENCODERS[self.codec].crf if self.crf is None else self.crf
 
     @property
+    def is_coarse(self) -> bool:
+        """Whether less quality is asked for than is right for the codec."""
+        return self.quality > ENCODERS[self.codec].crf
+
+    @property
     def preset(self) -> str:
         return ENCODERS[self.codec].preset
 
@@ -120,39 +126,48 @@ def encode_clip(path: Path, frames: Iterable[np.ndarray], encoding: Encoding, ra
     """
     import av
 
+    num_frames = 0
     # SVT-AV1 greets on stderr and knows no other switch.
     os.environ.setdefault("SVT_LOG", "1")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with av.open(str(path), "w", format="mp4") as container:
-            return _encode(container, frames, encoding, rate)
+            for packets in _encode(container, frames, encoding, rate):
+                container.mux(packets)
+                num_frames += 1
     except BaseException:
         path.unlink(missing_ok=True)
         raise
-
-
-def _encode(container: Any, frames: Iterable[np.ndarray], encoding: Encoding, rate: Fraction) -> int:
-    stream: Any = None
-    num_frames = 0
-    for image in frames:
-        if stream is None:
-            stream = container.add_stream(ENCODERS[encoding.codec].library, rate=rate, options=encoding.options())
-            stream.height, stream.width = image.shape[:2]
-            stream.pix_fmt = encoding.pix_fmt
-            stream.codec_context.time_base = 1 / rate
-            stream.codec_context.thread_count = 1
-        container.mux(stream.encode(_frame(image, num_frames, encoding.pix_fmt, 1 / rate)))
-        num_frames += 1
-    if stream is None:
-        raise ValueError("no frame to encode")
-    container.mux(stream.encode(None))
     return num_frames
 
 
-def _frame(image: np.ndarray, number: int, pix_fmt: str, time_base: Fraction) -> VideoFrame:
+def _encode(
+    container: OutputContainer, frames: Iterable[np.ndarray], encoding: Encoding, rate: Fraction
+) -> Iterator[list[Packet]]:
+    """The packets that each frame yields, and what the encoder still holds at the end, with the last one's."""
     from av import VideoFrame
+    from av.video.reformatter import VideoReformatter
 
-    frame = VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24").reformat(format=pix_fmt)
-    frame.pts = number
-    frame.time_base = time_base
-    return frame
+    reformatter, stream = VideoReformatter(), None
+    packets: list[Packet] = []
+    for number, image in enumerate(frames):
+        if stream is None:
+            stream = _stream(container, image, encoding, rate)
+        else:
+            yield packets
+        frame = VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")
+        frame = reformatter.reformat(frame, format=encoding.pix_fmt)
+        frame.pts, frame.time_base = number, 1 / rate
+        packets = stream.encode(frame)
+    if stream is None:
+        raise ValueError("no frame to encode")
+    yield packets + stream.encode(None)
+
+
+def _stream(container: OutputContainer, image: np.ndarray, encoding: Encoding, rate: Fraction) -> Any:
+    stream: Any = container.add_stream(ENCODERS[encoding.codec].library, rate=rate, options=encoding.options())
+    stream.height, stream.width = image.shape[:2]
+    stream.pix_fmt = encoding.pix_fmt
+    stream.codec_context.time_base = 1 / rate
+    stream.codec_context.thread_count = 1
+    return stream

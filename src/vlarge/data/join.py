@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from vlarge.contracts import InputError
+from vlarge.data.encode import Encoding
 from vlarge.data.mp4 import CODECS, VideoFile, read_video_file
 from vlarge.data.stats import PixelHistogram
 
@@ -18,12 +19,16 @@ COPYABLE = {codec for codec, _ in CODECS.values()}
 
 @dataclass(frozen=True, eq=False)
 class Clip:
-    """Frames [first_frame, first_frame + num_frames) of a video file, with the counts of their pixels' levels."""
+    """Frames [first_frame, first_frame + num_frames) of a video file, with the counts of their pixels' levels.
+
+    encoding: how they were encoded; None where the video came from elsewhere.
+    """
 
     path: Path
     first_frame: int
     num_frames: int
     pixels: PixelHistogram
+    encoding: Encoding | None = None
 
 
 def clip_packets(video: VideoFile, first_frame: int, num_frames: int) -> slice | None:
@@ -45,7 +50,7 @@ def clip_packets(video: VideoFile, first_frame: int, num_frames: int) -> slice |
 class Mp4Joiner:
     """One mp4 file, clip after clip. Frame i has the time i / rate exactly; the index lies at the front of the file.
 
-    num_frames, num_bytes: what is in it so far. stream_info: codec and pixel format, as LeRobot calls them.
+    num_frames, num_bytes: what is in it so far. stream_info: how it is encoded, in LeRobot's names.
     """
 
     def __init__(self, path: Path, first: Clip, rate: Fraction) -> None:
@@ -60,7 +65,7 @@ class Mp4Joiner:
         self._container = av.open(str(path), "w", format="mp4", options={"movflags": "+faststart"})
         with av.open(str(first.path)) as source:
             template = source.streams.video[0]
-            self.stream_info = {"video.codec": self._model.codec, "video.pix_fmt": template.codec_context.pix_fmt}
+            self.stream_info = _describe(self._model.codec, template.codec_context.pix_fmt, first.encoding)
             self._stream: Any = self._container.add_stream_from_template(template, opaque=True)
         self._stream.time_base = self._tick
 
@@ -94,6 +99,13 @@ class Mp4Joiner:
     def close(self) -> None:
         """Finish the file."""
         self._container.close()
+
+
+def _describe(codec: str, pix_fmt: str | None, encoding: Encoding | None) -> dict[str, Any]:
+    info: dict[str, Any] = {"video.codec": codec, "video.pix_fmt": pix_fmt}
+    if encoding is not None:
+        info |= {"video.g": encoding.gop, "video.crf": encoding.quality, "video.preset": encoding.preset}
+    return info
 
 
 def _packets_of(video: VideoFile, clip: Clip) -> slice:

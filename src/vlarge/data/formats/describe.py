@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from vlarge.contracts import ACTION, STATE
-from vlarge.data.encode import Encoding
 from vlarge.data.stats import Accumulator, PixelHistogram
 
 QUANTILE_LEVELS = (0.01, 0.10, 0.50, 0.90, 0.99)
@@ -32,11 +31,9 @@ def features(
     return described
 
 
-def camera_info(
-    fps: float, size: tuple[int, int], stream_info: Mapping[str, Any], encoding: Encoding | None
-) -> dict[str, Any]:
-    """The `info` of a camera. stream_info: codec and pixel format; encoding: None for video that came encoded."""
-    info = {
+def camera_info(fps: float, size: tuple[int, int], stream_info: Mapping[str, Any]) -> dict[str, Any]:
+    """The `info` of a camera. size: (height, width); stream_info: how its video is encoded."""
+    return {
         "video.height": size[0],
         "video.width": size[1],
         **stream_info,
@@ -45,9 +42,6 @@ def camera_info(
         "has_audio": False,
         "is_depth_map": False,
     }
-    if encoding is not None:
-        info |= {"video.g": encoding.gop, "video.crf": encoding.quality, "video.preset": encoding.preset}
-    return info
 
 
 def numeric_feature(values: np.ndarray) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def _check_episode(
             raise InputError(f"{where}: NaN or inf in {name} at frame {frame}; leave the episode out or mend it")
 
 
-def _checked(
+def checked_frames(
     where: str, frames: Iterable[np.ndarray], shape: list[int], pixels: PixelHistogram
 ) -> Iterator[np.ndarray]:
     """The frames as they come, counted into `pixels`. Raises InputError for one of another size or type."""
@@ -110,7 +110,6 @@ class LeRobotWriter:
         self._num_episodes = self._num_frames = 0
         self._rows: dict[str, Accumulator] = {}
         self._pixels = {key: PixelHistogram() for key in cameras}
-        self._encoded: set[str] = set()  # cameras whose video this writer encodes
         self._pending: list[dict[str, Any]] = []
         self._stage = StagedFolder(root)
         folder = self._stage.path
@@ -159,10 +158,10 @@ class LeRobotWriter:
             clip = frames
         else:
             self._encoding.check_size(key, *self._features[key]["shape"][:2])
-            self._encoded.add(key)
             path, pixels = self._stage.path / CLIPS / f"{key}.mp4", PixelHistogram()
-            checked = _checked(f"{where}, {key}", frames, self._features[key]["shape"], pixels)
-            clip = Clip(path, 0, encode_clip(path, checked, self._encoding, self._rate), pixels)
+            checked = checked_frames(f"{where}, {key}", frames, self._features[key]["shape"], pixels)
+            num_frames = encode_clip(path, checked, self._encoding, self._rate)
+            clip = Clip(path, 0, num_frames, pixels, self._encoding)
         if clip.num_frames != length:
             raise InputError(f"{where}: {key} has {clip.num_frames} frames for {length} rows")
         return clip
@@ -252,8 +251,7 @@ class LeRobotWriter:
 
     def _camera_info(self, video: VideoSeries) -> dict[str, Any]:
         height, width, _ = self._features[video.key]["shape"]
-        encoding = self._encoding if video.key in self._encoded else None
-        return describe.camera_info(self._fps, (height, width), video.stream_info, encoding)
+        return describe.camera_info(self._fps, (height, width), video.stream_info)
 
     def _info(self) -> dict[str, Any]:
         data_file_bytes, video_file_bytes = self._file_bytes
