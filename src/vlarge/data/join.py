@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,29 @@ class Clip:
     num_frames: int
     pixels: PixelHistogram
     encoding: Encoding | None = None
+
+    @cached_property
+    def video(self) -> VideoFile:
+        """The file's table. Raises BrokenFile for a file that cannot be read."""
+        return read_video_file(self.path)
+
+    @cached_property
+    def packets(self) -> slice:
+        """Its packets in the file. Raises InputError when they cannot be copied by themselves."""
+        packets = clip_packets(self.video, self.first_frame, self.num_frames)
+        if packets is None:
+            raise InputError(f"{self.path}: its {self.num_frames} frames from {self.first_frame} on cannot be copied")
+        return packets
+
+    @cached_property
+    def places(self) -> np.ndarray:
+        """int64: for each packet, in decode order, the place at which its frame is shown."""
+        return np.argsort(np.argsort(self.video.pts_P[self.packets], kind="stable"), kind="stable")
+
+    @property
+    def delay(self) -> int:
+        """How many frames decoding has to run ahead of showing."""
+        return int((np.arange(self.num_frames) - self.places).max())
 
 
 def clip_packets(video: VideoFile, first_frame: int, num_frames: int) -> slice | None:
@@ -59,8 +83,7 @@ class Mp4Joiner:
         self.num_frames = 0
         self.num_bytes = 0
         self._tick = 1 / rate
-        self._model = read_video_file(first.path)
-        self._delay = _delay(self._model, first)
+        self._model, self._delay = first.video, first.delay
         path.parent.mkdir(parents=True, exist_ok=True)
         self._container = av.open(str(path), "w", format="mp4", options={"movflags": "+faststart"})
         with av.open(str(first.path)) as source:
@@ -71,23 +94,20 @@ class Mp4Joiner:
 
     def fits(self, clip: Clip) -> bool:
         """Whether the clip can follow: same codec, size and decoder set-up, and no picture comes later than here."""
-        video, model = read_video_file(clip.path), self._model
-        same = (video.codec, video.extradata, video.height, video.width)
-        return same == (model.codec, model.extradata, model.height, model.width) and _delay(video, clip) <= self._delay
+        ours, theirs = ((v.codec, v.extradata, v.height, v.width) for v in (self._model, clip.video))
+        return ours == theirs and clip.delay <= self._delay
 
     def add(self, clip: Clip) -> None:
         """Append a clip that `fits`; its first frame is a key frame. Raises InputError for a damaged file."""
         import av
 
-        video = read_video_file(clip.path)
-        packets = _packets_of(video, clip)
-        order = np.argsort(np.argsort(video.pts_P[packets], kind="stable"), kind="stable")
+        video, packets = clip.video, clip.packets
         with clip.path.open("rb") as file:
             for i, index in enumerate(range(packets.start, packets.stop)):
                 file.seek(int(video.offset_P[index]))
                 packet = av.Packet(file.read(int(video.size_P[index])))
                 packet.time_base = self._tick
-                packet.pts = self.num_frames + int(order[i])
+                packet.pts = self.num_frames + int(clip.places[i])
                 packet.dts = self.num_frames + i - self._delay
                 packet.duration = 1
                 packet.is_keyframe = bool(video.is_key_P[index])
@@ -106,17 +126,3 @@ def _describe(codec: str, pix_fmt: str | None, encoding: Encoding | None) -> dic
     if encoding is not None:
         info |= {"video.g": encoding.gop, "video.crf": encoding.quality, "video.preset": encoding.preset}
     return info
-
-
-def _packets_of(video: VideoFile, clip: Clip) -> slice:
-    packets = clip_packets(video, clip.first_frame, clip.num_frames)
-    if packets is None:
-        raise InputError(f"{clip.path}: its {clip.num_frames} frames from {clip.first_frame} on cannot be copied")
-    return packets
-
-
-def _delay(video: VideoFile, clip: Clip) -> int:
-    """How many frames decoding has to run ahead of showing."""
-    pts = video.pts_P[_packets_of(video, clip)]
-    order = np.argsort(np.argsort(pts, kind="stable"), kind="stable")
-    return int((np.arange(len(pts)) - order).max())

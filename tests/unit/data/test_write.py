@@ -129,14 +129,20 @@ np.savez(out, task=np.array([item["task"] for item in items]), **arrays)
 
 
 @pytest.fixture(scope="module")
-def lerobot_items(root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
-    """All items as the real library returns them, from a process of its own with an empty cache and no network."""
+def lerobot_answers(root: Path, coded: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the real library returns, from one process of its own with an empty cache and no network: two .npz files."""
     folder = tmp_path_factory.mktemp("lerobot")
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", LEROBOT_READS, str(root), str(folder / "items.npz"), ",".join(CAMERAS)]
+    places = (root, folder / "items.npz", ",".join(CAMERAS), folder / "frames.npz", *(coded / n for n in ENCODINGS))
+    command = [sys.executable, "-c", LEROBOT_READS + LEROBOT_FRAMES, *map(str, places)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    with np.load(folder / "items.npz") as items:
+    return folder
+
+
+@pytest.fixture(scope="module")
+def lerobot_items(lerobot_answers: Path) -> dict[str, np.ndarray]:
+    with np.load(lerobot_answers / "items.npz") as items:
         return dict(items)
 
 
@@ -391,11 +397,7 @@ CODED_LENGTHS = (50, 31, 24)
 CODED_CAMERAS = {TOP: (96, 128), WRIST: (64, 80)}
 
 LEROBOT_FRAMES = """
-import sys, warnings
-warnings.simplefilter("ignore")
-import numpy as np
-from lerobot.datasets.lerobot_dataset import LeRobotDataset
-out, *roots = sys.argv[1:]
+out, *roots = sys.argv[4:]
 arrays = {}
 for root in roots:
     dataset = LeRobotDataset("local/x", root=root, video_backend="pyav", return_uint8=True)
@@ -440,14 +442,9 @@ def _tasks_of(episode: int, length: int) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def lerobot_frames(coded: Path) -> dict[str, np.ndarray]:
-    out = coded / "items.npz"
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(coded), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", LEROBOT_FRAMES, str(out), *(str(coded / name) for name in ENCODINGS)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    with np.load(out) as arrays:
-        return dict(arrays)
+def lerobot_frames(lerobot_answers: Path) -> dict[str, np.ndarray]:
+    with np.load(lerobot_answers / "frames.npz") as frames:
+        return dict(frames)
 
 
 @pytest.mark.parametrize("name", ENCODINGS)
