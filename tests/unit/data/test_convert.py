@@ -20,8 +20,9 @@ from vlarge.cli import main as cli
 from vlarge.contracts import InputError
 from vlarge.data.config import Source
 from vlarge.data.convert import parts
+from vlarge.data.convert.plan import CameraPlan
 from vlarge.data.convert.run import Conversion, Converter
-from vlarge.data.convert.verify import Mismatch, block_errors, psnr_db
+from vlarge.data.convert.verify import Mismatch, block_errors, compare_frames, psnr_db
 from vlarge.data.encode import Encoding, encode_clip
 from vlarge.data.index import Dataset, open_dataset
 
@@ -161,6 +162,7 @@ def test_a_person_is_told(partly_broken: Path, tmp_path: Path, capsys: pytest.Ca
 KILLED = """
 import os, sys
 from vlarge.data.config import Source
+from vlarge.data.convert.plan import CameraPlan
 from vlarge.data.convert.run import Converter
 lines = int(sys.argv[3])
 def tell(line, steps):
@@ -182,10 +184,12 @@ def test_a_killed_conversion_goes_on_where_it_was(
     assert not out.exists()
     made = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("parts/**/*.mp4")}
     assert len(made) >= min(lines, 12)
+    cut = min(made)
+    cut.write_bytes(cut.read_bytes()[: cut.stat().st_size // 2])
     told: list[str] = []
     converter = Converter(Source(path=str(sources / "v2.1-h264")), out, size=SIZE)
     converter.run(lambda line, steps: told.append(line))
-    assert sum("there already" in line for line in told) >= min(lines, 12)
+    assert min(lines, 12) - 1 <= sum("there already" in line for line in told) < len(made)
     assert len(told) == 24
     _check_same(make_datasets, _open(sources / "v2.1-h264"), _open(out), SIZE)
     assert [p.name for p in tmp_path.iterdir()] == ["copy"]
@@ -258,6 +262,18 @@ def test_a_wrong_frame_is_named_and_nothing_is_published(
     assert not out.exists()
     _convert(sources / "v2.1-h264", out, size=SIZE, encoding=Encoding(crf=crf))
     assert len(calls) == 13  # only the wrong part was made again
+
+
+def test_a_neighbour_is_found_where_pictures_hardly_differ() -> None:
+    y, x = np.mgrid[:64, :64]
+    frames = [np.stack([128 + 8 * np.sin((x + y + 3 * t) / 5)] * 3, -1).astype(np.uint8) for t in range(6)]
+    camera = CameraPlan(TOP, 0, 64, 64, Encoding(crf=40))
+    coded = [frame + np.uint8(t % 2) for t, frame in enumerate(frames)]
+    assert compare_frames(3, camera, frames, coded).min_psnr_db > 40
+    for copy in (coded[:3] + coded[2:5], coded[:3] + coded[4:] + coded[5:]):
+        assert psnr_db(float(block_errors(frames[3], copy[3]).mean())) > 25
+        with pytest.raises(Mismatch, match=rf"episode 3, {TOP}, frame [34]: it or the frame before"):
+            compare_frames(3, camera, frames, copy)
 
 
 def test_a_wrong_number_is_found(sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
