@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 
 from vlarge.contracts import InputError
 from vlarge.data.check import BrokenFile
-from vlarge.data.fetch import Store
+from vlarge.data.fetch import LocalStore, Store
 
 # Sample entry -> (FFmpeg's decoder, box that holds its extradata).
 CODECS = {b"avc1": ("h264", b"avcC"), b"hvc1": ("hevc", b"hvcC"), b"hev1": ("hevc", b"hvcC"), b"av01": ("av1", b"av1C")}
@@ -114,6 +115,11 @@ def read_video_file(store: Store, file: str) -> VideoFile:
         raise
     except (_Unusual, KeyError, struct.error, ValueError, IndexError, ArithmeticError):
         return scan_packets(store, file)
+
+
+def read_local_video(path: Path) -> VideoFile:
+    """`read_video_file` of one local file."""
+    return read_video_file(LocalStore(path.parent), path.name)
 
 
 def read_packets(video: VideoFile, start: int, stop: int) -> Iterator[tuple[int, bytes]]:

@@ -4,9 +4,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import av
 import numpy as np
@@ -15,6 +17,7 @@ import pytest
 
 from vlarge.contracts import InputError
 from vlarge.data.config import Source
+from vlarge.data.encode import Encoding
 from vlarge.data.formats import series
 from vlarge.data.formats.write import LeRobotWriter
 from vlarge.data.index import open_dataset
@@ -61,7 +64,7 @@ def episodes() -> list[Episode]:
     return [_episode(i, n) for i, n in enumerate(LENGTHS)]
 
 
-def _writer(root: Path, **limits: int) -> LeRobotWriter:
+def _writer(root: Path, **limits: Any) -> LeRobotWriter:
     return LeRobotWriter(
         root,
         fps=FPS,
@@ -126,14 +129,20 @@ np.savez(out, task=np.array([item["task"] for item in items]), **arrays)
 
 
 @pytest.fixture(scope="module")
-def lerobot_items(root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
-    """All items as the real library returns them, from a process of its own with an empty cache and no network."""
+def lerobot_answers(root: Path, coded: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the real library returns, from one process of its own with an empty cache and no network: two .npz files."""
     folder = tmp_path_factory.mktemp("lerobot")
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", LEROBOT_READS, str(root), str(folder / "items.npz"), ",".join(CAMERAS)]
+    places = (root, folder / "items.npz", ",".join(CAMERAS), folder / "frames.npz", *(coded / n for n in ENCODINGS))
+    command = [sys.executable, "-c", LEROBOT_READS + LEROBOT_FRAMES, *map(str, places)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    with np.load(folder / "items.npz") as items:
+    return folder
+
+
+@pytest.fixture(scope="module")
+def lerobot_items(lerobot_answers: Path) -> dict[str, np.ndarray]:
+    with np.load(lerobot_answers / "items.npz") as items:
         return dict(items)
 
 
@@ -377,8 +386,154 @@ def test_no_episode_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_fraction_of_a_frame_per_second_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"fps = 12\.5"):
+ODD_FPS = 29.97
+ENCODINGS = {
+    "h264": Encoding(gop=15),
+    "hevc": Encoding(codec="hevc"),
+    "av1": Encoding(codec="av1"),
+    "av1-gop": Encoding(codec="av1", gop=12),
+}
+CODED_LENGTHS = (50, 31, 24)
+CODED_CAMERAS = {TOP: (96, 128), WRIST: (64, 80)}
+
+LEROBOT_FRAMES = """
+out, *roots = sys.argv[4:]
+arrays = {}
+for root in roots:
+    dataset = LeRobotDataset("local/x", root=root, video_backend="pyav", return_uint8=True)
+    items = [dataset[i] for i in np.random.default_rng(0).permutation(len(dataset))]
+    items.sort(key=lambda item: int(item["index"]))
+    name = root.rpartition("/")[2] + "/"
+    arrays |= {name + k: np.stack([np.asarray(i[k]) for i in items]) for k in items[0] if "image" in k}
+    arrays[name + "task"] = np.array([item["task"] for item in items])
+np.savez(out, **arrays)
+"""
+
+
+@pytest.fixture(scope="module")
+def coded(make_datasets: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset per encoding, of frames that say who they are, handed over one at a time; tasks change half-way."""
+    folder = tmp_path_factory.mktemp("coded")
+    for name, encoding in ENCODINGS.items():
+        with LeRobotWriter(
+            folder / name,
+            fps=ODD_FPS,
+            cameras=CODED_CAMERAS,
+            state_names=["a"],
+            action_names=["b"],
+            robot_type="x",
+            encoding=encoding,
+        ) as writer:
+            for e, length in enumerate(CODED_LENGTHS):
+                rows = np.zeros((length, 1), np.float32)
+                images = {key: _painted(make_datasets, key, e, length) for key in CODED_CAMERAS}
+                writer.add_episode(_tasks_of(e, length), rows, rows, images)
+            writer.finish()
+    return folder
+
+
+def _painted(make_datasets: ModuleType, key: str, episode: int, length: int) -> Iterator[np.ndarray]:
+    camera, size = list(CODED_CAMERAS).index(key), CODED_CAMERAS[key]
+    return (make_datasets.paint(camera, episode, t, *size) for t in range(length))
+
+
+def _tasks_of(episode: int, length: int) -> list[str]:
+    return [f"task {episode + (t >= length // 2)}" for t in range(length)]
+
+
+@pytest.fixture(scope="module")
+def lerobot_frames(lerobot_answers: Path) -> dict[str, np.ndarray]:
+    with np.load(lerobot_answers / "frames.npz") as frames:
+        return dict(frames)
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_every_frame_is_the_right_one_in_every_codec(
+    coded: Path, lerobot_frames: dict[str, np.ndarray], make_datasets: ModuleType, name: str
+) -> None:
+    dataset = open_dataset(Source(path=str(coded / name)))
+    assert (dataset.faults, dataset.fps, len(dataset.episodes)) == ((), ODD_FPS, len(CODED_LENGTHS))
+    tasks = [task for e, length in enumerate(CODED_LENGTHS) for task in _tasks_of(e, length)]
+    for number, key in enumerate(CODED_CAMERAS):
+        assert dataset.cameras[key].codec == ENCODINGS[name].codec
+        frames = np.concatenate([dataset.read_frames(e, key, range(e.length)) for e in dataset.episodes])
+        own = [(number, e, t) for e, length in enumerate(CODED_LENGTHS) for t in range(length)]
+        assert [make_datasets.decode_identity(frame) for frame in frames] == own
+        painted = np.stack([make_datasets.paint(*who, *CODED_CAMERAS[key]) for who in own])
+        psnr = 10 * np.log10(255**2 / ((frames.astype(float) - painted) ** 2).mean((1, 2, 3)))
+        assert psnr.min() >= (31 if ENCODINGS[name].codec == "av1" else 36)
+        theirs = lerobot_frames[f"{name}/{key}"].transpose(0, 2, 3, 1)
+        assert [make_datasets.decode_identity(frame) for frame in theirs] == own
+    assert lerobot_frames[f"{name}/task"].tolist() == tasks
+    assert [task for e in dataset.episodes for task in dataset.read_table(e).tasks] == tasks
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_info_names_the_encoding(coded: Path, name: str) -> None:
+    info = json.loads((coded / name / "meta/info.json").read_text())
+    encoding, stream = ENCODINGS[name], info["features"][TOP]["info"]
+    assert info["fps"] == stream["video.fps"] == ODD_FPS
+    assert (stream["video.codec"], stream["video.pix_fmt"]) == (encoding.codec, encoding.pix_fmt)
+    assert (stream["video.g"], stream["video.crf"]) == (encoding.gop, encoding.quality)
+
+
+def test_frames_that_come_one_at_a_time_are_checked(episodes: list[Episode], tmp_path: Path) -> None:
+    e = episodes[0]
+
+    def images(change: Callable[[list[np.ndarray]], object]) -> dict[str, Iterator[np.ndarray]]:
+        frames = list(e.images[WRIST])
+        change(frames)
+        return {TOP: iter(e.images[TOP]), WRIST: iter(frames)}
+
+    changes: list[tuple[Callable[[list[np.ndarray]], object], str]] = [
+        (lambda frames: frames.pop(), f"episode 0: {WRIST} has 12 frames for 13 rows"),
+        (
+            lambda frames: frames.__setitem__(5, frames[5][:-2]),
+            rf"episode 0, {WRIST}: frame 5 is uint8 \[30, 32, 3\], expected uint8 \[32, 32, 3\]",
+        ),
+    ]
+    with _writer(tmp_path / "dataset") as writer:
+        for change, message in changes:
+            with pytest.raises(InputError, match=message):
+                writer.add_episode(e.task, e.states, e.actions, images(change))
+        writer.add_episode(e.task, e.states, e.actions, images(lambda frames: None))
+        writer.finish()
+    dataset = open_dataset(Source(path=str(tmp_path / "dataset")))
+    assert (dataset.faults, dataset.num_frames) == ((), LENGTHS[0])
+    assert sorted(p.name for p in (tmp_path / "dataset").iterdir()) == ["data", "meta", "videos"]
+
+
+def test_a_task_per_frame_has_to_be_one_per_frame(episodes: list[Episode], tmp_path: Path) -> None:
+    e = episodes[0]
+    with _writer(tmp_path / "x") as writer, pytest.raises(InputError, match="episode 0: 2 tasks for 13 frames"):
+        writer.add_episode(["a", "b"], e.states, e.actions, e.images)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"codec": "vp9"}, "codec 'vp9' is unknown; use h264, hevc, av1"),
+        ({"gop": 0}, "gop is 0"),
+        ({"crf": 52}, r"crf is 52; h264 takes 0 \(best\) to 51"),
+    ],
+)
+def test_an_encoding_that_does_not_exist_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Encoding(**options)
+
+
+def test_a_picture_that_the_codec_cannot_hold_is_refused(episodes: list[Episode], tmp_path: Path) -> None:
+    e = episodes[0]
+    with (
+        _writer(tmp_path / "x", encoding=Encoding(codec="av1")) as writer,
+        pytest.raises(InputError, match="is 48x64; av1 needs 64 pixels: use h264"),
+    ):
+        writer.add_episode(e.task, e.states, e.actions, e.images)
+
+
+@pytest.mark.parametrize("fps", [0, -1, float("nan"), float("inf")])
+def test_no_rate_is_refused(tmp_path: Path, fps: float) -> None:
+    with pytest.raises(InputError, match="fps = "):
         LeRobotWriter(
-            tmp_path / "x", fps=12.5, cameras=CAMERAS, state_names=["a"], action_names=["b"], robot_type="sawyer"
+            tmp_path / "x", fps=fps, cameras=CAMERAS, state_names=["a"], action_names=["b"], robot_type="sawyer"
         )

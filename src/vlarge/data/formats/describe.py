@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from vlarge.contracts import ACTION, STATE
-from vlarge.data import encode
 from vlarge.data.stats import Accumulator, PixelHistogram
 
 QUANTILE_LEVELS = (0.01, 0.10, 0.50, 0.90, 0.99)
@@ -18,10 +17,13 @@ INDEX_FEATURES = ("timestamp", "frame_index", "episode_index", "index", "task_in
 
 
 def features(
-    fps: int, cameras: Mapping[str, tuple[int, int]], state_names: Sequence[str], action_names: Sequence[str]
+    cameras: Mapping[str, tuple[int, int]], state_names: Sequence[str], action_names: Sequence[str]
 ) -> dict[str, dict[str, Any]]:
-    """The `features` of info.json. cameras: key -> (height, width)."""
-    described = {key: _camera(fps, height, width) for key, (height, width) in cameras.items()}
+    """The `features` of info.json. cameras: key -> (height, width); see `camera_info` for what is added at the end."""
+    names = ["height", "width", "channels"]
+    described: dict[str, dict[str, Any]] = {
+        key: {"dtype": "video", "shape": [height, width, 3], "names": names} for key, (height, width) in cameras.items()
+    }
     described[STATE] = {"dtype": "float32", "shape": [len(state_names)], "names": list(state_names)}
     described[ACTION] = {"dtype": "float32", "shape": [len(action_names)], "names": list(action_names)}
     for name in INDEX_FEATURES:
@@ -29,22 +31,17 @@ def features(
     return described
 
 
-def _camera(fps: int, height: int, width: int) -> dict[str, Any]:
-    info = {
-        "video.height": height,
-        "video.width": width,
-        "video.codec": "h264",
-        "video.pix_fmt": encode.PIX_FMT,
+def camera_info(fps: float, size: tuple[int, int], stream_info: Mapping[str, Any]) -> dict[str, Any]:
+    """The `info` of a camera. size: (height, width); stream_info: how its video is encoded."""
+    return {
+        "video.height": size[0],
+        "video.width": size[1],
+        **stream_info,
         "video.fps": fps,
         "video.channels": 3,
-        "video.g": encode.GOP_FRAMES,
-        "video.crf": encode.CRF,
-        "video.preset": encode.X264_OPTIONS["preset"],
         "has_audio": False,
         "is_depth_map": False,
     }
-    names = ["height", "width", "channels"]
-    return {"dtype": "video", "shape": [height, width, 3], "names": names, "info": info}
 
 
 def numeric_feature(values: np.ndarray) -> dict[str, Any]:

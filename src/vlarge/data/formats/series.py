@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from vlarge.data.encode import Mp4Writer
+from vlarge.data.join import Clip, Mp4Joiner
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,42 +55,48 @@ class ParquetSeries:
 
 
 class VideoSeries:
-    """The mp4 files of one camera; a new one begins once the present one has reached `max_bytes`."""
+    """The mp4 files of one camera. A new one begins once the present one has reached `max_bytes`, or where a clip does
+    not fit the present one.
 
-    def __init__(self, folder: Path, key: str, size: tuple[int, int], fps: int, max_bytes: int) -> None:
+    stream_info: what info.json says of the stream; empty before the first clip.
+    """
+
+    def __init__(self, folder: Path, key: str, rate: Fraction, max_bytes: int) -> None:
         self.key = key
-        self._folder, self._size, self._fps, self._max_bytes = folder, size, fps, max_bytes
+        self.stream_info: dict[str, Any] = {}
+        self._folder, self._rate, self._max_bytes = folder, rate, max_bytes
         self._number = -1
-        self._writer: Mp4Writer | None = None
+        self._joiner: Mp4Joiner | None = None
 
-    def add(self, images: np.ndarray) -> dict[str, Any]:
-        """Append an episode, uint8 [n, H, W, 3]; returns where it lies, as columns of meta/episodes."""
-        if self._writer is not None and self._is_full(self._writer, len(images)):
+    def add(self, clip: Clip) -> dict[str, Any]:
+        """Append an episode; returns where it lies, as columns of meta/episodes."""
+        if self._joiner is not None and self._is_full(self._joiner, clip):
             self.close()
-        if self._writer is None:
+        if self._joiner is None:
             self._number += 1
-            self._writer = self._open()
-        start = self._writer.num_frames
-        self._writer.add(images)
+            self._joiner = self._open(clip)
+        start = self._joiner.num_frames
+        self._joiner.add(clip)
         chunk, number = divmod(self._number, FILES_PER_CHUNK)
         return {
             f"videos/{self.key}/chunk_index": chunk,
             f"videos/{self.key}/file_index": number,
-            f"videos/{self.key}/from_timestamp": start / self._fps,
-            f"videos/{self.key}/to_timestamp": self._writer.num_frames / self._fps,
+            f"videos/{self.key}/from_timestamp": float(start / self._rate),
+            f"videos/{self.key}/to_timestamp": float(self._joiner.num_frames / self._rate),
         }
 
-    def _is_full(self, writer: Mp4Writer, num_frames: int) -> bool:
-        too_long = writer.num_frames + num_frames > MAX_VIDEO_S * self._fps
-        return too_long or writer.num_bytes >= self._max_bytes
+    def _is_full(self, joiner: Mp4Joiner, clip: Clip) -> bool:
+        too_long = joiner.num_frames + clip.num_frames > MAX_VIDEO_S * self._rate
+        return too_long or joiner.num_bytes >= self._max_bytes or not joiner.fits(clip)
 
-    def _open(self) -> Mp4Writer:
+    def _open(self, clip: Clip) -> Mp4Joiner:
         chunk, number = divmod(self._number, FILES_PER_CHUNK)
         name = VIDEO_PATH.format(video_key=self.key, chunk_index=chunk, file_index=number)
-        height, width = self._size
-        return Mp4Writer(self._folder / name, fps=self._fps, height=height, width=width)
+        joiner = Mp4Joiner(self._folder / name, clip, self._rate)
+        self.stream_info = self.stream_info or joiner.stream_info
+        return joiner
 
     def close(self) -> None:
-        if self._writer is not None:
-            writer, self._writer = self._writer, None
-            writer.close()
+        if self._joiner is not None:
+            joiner, self._joiner = self._joiner, None
+            joiner.close()

@@ -14,10 +14,11 @@ class StagedFolder:
     """Claims `root` for one writer. Write below `path`; `publish` renames it to `root`, `discard` removes it.
 
     The claim is a lock on the hidden sibling folder: it ends with the process, however that ends, and the next claim
-    clears what a killed writer left. Raises InputError when `root` exists or another writer holds it.
+    clears what a killed writer left, unless it is there to go on with that (`resume`). Raises InputError when `root`
+    exists or another writer holds it.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, resume: bool = False) -> None:
         self.root = Path(root)
         self.path = self.root.parent / f".{self.root.name}.partial"
         self._refuse_existing()
@@ -38,13 +39,15 @@ class StagedFolder:
         except InputError:
             self._release()
             raise
-        self._clear()
+        if not resume:
+            self.clear()
 
     def _refuse_existing(self) -> None:
         if self.root.exists():
             raise InputError(f"{self.root} exists; choose another folder or remove it first")
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
+        """Empty the folder."""
         for entry in self.path.iterdir():
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
@@ -52,11 +55,18 @@ class StagedFolder:
         os.close(self._lock)
         self.is_open = False
 
-    def publish(self) -> None:
-        """Put the folder in its place. Raises InputError when something has appeared there meanwhile."""
+    def publish(self, part: str = "") -> None:
+        """Put the folder, or only its subfolder `part`, in its place. Raises InputError when something lies there."""
         self._refuse_existing()
-        self.path.rename(self.root)
+        (self.path / part).rename(self.root)
+        if part:
+            shutil.rmtree(self.path)
         self._release()
+
+    def leave(self) -> None:
+        """Give up the claim and keep what is written, for another claim to go on with. Nothing after `publish`."""
+        if self.is_open:
+            self._release()
 
     def discard(self) -> None:
         """Remove everything written. Does nothing after `publish`."""

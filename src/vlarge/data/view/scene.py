@@ -1,0 +1,113 @@
+"""What of one episode is shown, whatever it is drawn on."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vlarge.contracts import ACTION, STATE, InputError
+from vlarge.data.config import Source
+from vlarge.data.index import Dataset, open_dataset
+from vlarge.data.manifest import Episode
+
+
+@dataclass(frozen=True)
+class Curves:
+    """The numbers of one feature, float32 [T, dim], with a name for each dimension."""
+
+    title: str
+    values_TA: np.ndarray
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One episode.
+
+    tasks: (first frame, text), in order of frames. faults: what is odd about the episode, one line each.
+    """
+
+    dataset: Dataset
+    episode: Episode
+    cameras: tuple[str, ...]
+    tasks: tuple[tuple[int, str], ...]
+    faults: tuple[str, ...]
+    curves: tuple[Curves, ...]
+
+    @property
+    def title(self) -> str:
+        return f"{Path(str(self.dataset.root)).name} · episode {self.episode.index}"
+
+    @property
+    def subtitle(self) -> str:
+        length, fps = self.episode.length, self.dataset.fps
+        return f"{length:,} frame{'s' * (length != 1)} · {length / fps:.1f} s at {fps:g} fps · {self.dataset.format}"
+
+    def task_at(self, frame: int) -> str:
+        return [text for first, text in self.tasks if first <= frame][-1]
+
+    def pictures(self, camera: str, frames: Sequence[int]) -> Iterator[np.ndarray]:
+        """uint8 [H, W, 3] of these frames (ascending), one at a time."""
+        return self.dataset.iter_frames(self.episode, camera, frames)
+
+
+def open_scene(path: str, number: int, cameras: Sequence[str]) -> Scene:
+    """Episode `number` of the dataset at `path`, seen by `cameras` (by name or its last part; none means all).
+
+    Raises InputError for an episode that does not exist or cannot be read, and for an unknown camera.
+    """
+    dataset = open_dataset(Source(path=path))
+    episode = _episode(dataset, number)
+    table = dataset.read_table(episode)
+    changes = [t for t, task in enumerate(table.tasks) if t == 0 or task != table.tasks[t - 1]]
+    return Scene(
+        dataset=dataset,
+        episode=episode,
+        cameras=tuple(_camera(dataset, name) for name in cameras) or dataset.camera_keys,
+        tasks=tuple((t, table.tasks[t]) for t in changes),
+        faults=tuple(f"{f.kind}: {f.file}: {f.detail}" for f in dataset.faults if f.episode == number),
+        curves=(
+            Curves("State", table.state_TA, _names(dataset.features.get(STATE), dataset.state_dim)),
+            Curves("Action", table.action_TA, _names(dataset.features.get(ACTION), dataset.action_dim)),
+        ),
+    )
+
+
+def _episode(dataset: Dataset, number: int) -> Episode:
+    found = {episode.index: episode for episode in dataset.episodes}
+    if number in found:
+        return found[number]
+    fault = next((f for f in dataset.faults if f.episode == number), None)
+    if fault is not None:
+        raise InputError(f"{dataset.root}: episode {number} cannot be shown: {fault}")
+    if not found:
+        raise InputError(f"{dataset.root}: no episode can be read; `vlarge data check` says why")
+    raise InputError(f"{dataset.root}: no episode {number}; those that can be read are {_span(list(found))}")
+
+
+def _span(numbers: Sequence[int]) -> str:
+    gaps = "" if len(numbers) == numbers[-1] - numbers[0] + 1 else f" ({len(numbers)} of them)"
+    return f"{numbers[0]} to {numbers[-1]}{gaps}"
+
+
+def _camera(dataset: Dataset, name: str) -> str:
+    known = {key.rpartition(".")[2]: key for key in dataset.camera_keys} | {key: key for key in dataset.camera_keys}
+    if name in known:
+        return known[name]
+    close = difflib.get_close_matches(name, known, 1)
+    hint = f"did you mean {close[0]}?" if close else f"it has: {', '.join(dataset.camera_keys) or 'none'}"
+    raise InputError(f"{dataset.root}: no camera {name}; {hint}")
+
+
+def _names(feature: Any, dim: int) -> tuple[str, ...]:
+    names = feature.get("names") if feature else None
+    if isinstance(names, dict) and len(names) == 1:
+        names = next(iter(names.values()))
+    if isinstance(names, list) and len(names) == dim:
+        return tuple(str(name) for name in names)
+    return tuple(f"{i}" for i in range(dim))
