@@ -12,7 +12,7 @@ import numpy as np
 
 from vlarge.contracts import InputError
 from vlarge.data.encode import Encoding
-from vlarge.data.mp4 import CODECS, VideoFile
+from vlarge.data.mp4 import CODECS, VideoFile, read_local_video
 from vlarge.data.stats import PixelHistogram
 
 COPYABLE = {codec for codec, _ in CODECS.values()}
