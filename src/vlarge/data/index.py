@@ -94,6 +94,10 @@ class Dataset:
         """bool [n]: whether each of these frames (ascending) is decoded without what the frames before it need."""
         return self._reader.starts_afresh(episode, camera_keys, frames)
 
+    def num_packets(self, episode: Episode, camera_key: str, frame_indices: Sequence[int]) -> int:
+        """Frames that have to be decoded for these (ascending)."""
+        return self._reader.num_packets(episode, camera_key, frame_indices)
+
     def gop_frames(self, camera_keys: Sequence[str]) -> int:
         """The usual distance of two key frames, over these cameras: the largest. 1 where every picture stands alone."""
         if not self.episodes:

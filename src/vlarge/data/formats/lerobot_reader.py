@@ -55,6 +55,13 @@ class LeRobotReader:
             afresh &= starts_afresh(self._videos.get(part.file), frames + part.first_frame)
         return afresh
 
+    def num_packets(self, episode: Episode, camera_key: str, frame_indices: Sequence[int]) -> int:
+        """Frames to decode for these (ascending)."""
+        part = episode.videos.get(camera_key)
+        if part is None:
+            return len(frame_indices)
+        return num_packets(self._videos.get(part.file), [part.first_frame + i for i in frame_indices])
+
     def gop_frames(self, episode: Episode, camera_key: str) -> int:
         """The median distance of two key frames in the episode's video."""
         part = episode.videos.get(camera_key)

@@ -47,6 +47,10 @@ class RldsReader:
         """bool [n], all true: each picture is decoded by itself."""
         return np.ones(len(frames), bool)
 
+    def num_packets(self, episode: Episode, camera_key: str, frame_indices: Sequence[int]) -> int:
+        """As many as there are frames."""
+        return len(frame_indices)
+
     def gop_frames(self, episode: Episode, camera_key: str) -> int:
         """1: each picture stands alone."""
         return 1
