@@ -22,6 +22,7 @@ from vlarge.cli import main as cli
 from vlarge.contracts import InputError
 from vlarge.data.check import Refused
 from vlarge.data.config import Source
+from vlarge.data.fetch import open_store
 from vlarge.data.formats import rlds_records
 from vlarge.data.formats.rlds_records import iter_records, masked_crc
 from vlarge.data.index import Dataset, open_dataset
@@ -112,7 +113,7 @@ def test_rows_of_the_list_of_faults(
     make_datasets.make(tmp_path / "set", dataset_faults.BASE["rlds"])
     dataset_faults.FAULTS[name][1](tmp_path / "set")
     if left is None:
-        with pytest.raises(Refused, match=r"synthetic/1\.0\.0/features\.json: the file does not exist"):
+        with pytest.raises(Refused, match=r"synthetic/1\.0\.0/features\.json: there is no such file"):
             open_dataset(Source(path=str(tmp_path / "set")))
     else:
         assert opened(tmp_path / "set", make_datasets) == (left, faults)
@@ -204,12 +205,12 @@ def test_damage_costs_the_episodes_it_is_in(
 @pytest.mark.parametrize(
     ("file", "content", "kind", "message"),
     [
-        (INFO, None, "missing_metadata", "dataset_info.json: the file does not exist"),
+        (INFO, None, "missing_metadata", "dataset_info.json: there is no such file"),
         (INFO, "{", "info_invalid_json", "line 1 column 2: invalid JSON"),
         (INFO, "[]", "bad_info", "it has no list of splits"),
         (INFO, {"shardLengths": ["-1"]}, "bad_info", "shardLengths of split 'train' should be a list of counts"),
-        (INFO, {"filepathTemplate": "../{DATASET}"}, "bad_template", "gives no path inside the dataset"),
-        (INFO, {"filepathTemplate": "{SHARD.x}"}, "bad_template", "gives no path inside the dataset"),
+        (INFO, {"filepathTemplate": "../{DATASET}"}, "bad_template", "gives no path inside it"),
+        (INFO, {"filepathTemplate": "{SHARD.x}"}, "bad_template", "gives no path inside it"),
         ("features.json", '{"a": 1', "info_invalid_json", "line 1 column 8: invalid JSON"),
         ("features.json", "[1]", "bad_features", "it does not describe features"),
         ("features.json", json.dumps(STEP["observation"]), "bad_features", "it has no dataset 'steps'"),
@@ -258,8 +259,7 @@ def open_one(folder: Path, md: ModuleType, picture: bytes, changes: dict[str, An
 @pytest.mark.parametrize(
     ("changes", "kind", "action"),
     [
-        ({"steps/action": np.array([0, 1, 2, np.nan, 4, 5], "f4")}, "nan_actions", "refuse"),
-        ({"steps/observation/state": np.array([np.inf] * 9, "f4")}, "nan_states", "refuse"),
+        ({"steps/observation/state": np.array([np.inf] * 9, "f4")}, "nan_states", "quarantine"),
         ({"steps/action": None}, "missing_column", "quarantine"),
         ({CAM: None}, "missing_column", "quarantine"),
         ({"steps/action": np.ones(4, "f4")}, "missing_frame", "quarantine"),
@@ -280,6 +280,16 @@ def test_an_episode_with_wrong_content(
     assert (fault.kind, fault.action) == (kind, action)
     assert "\n" not in fault.detail
     assert len(fault.detail) < 300
+
+
+def test_rows_that_are_not_finite_are_named_and_not_used(
+    make_datasets: ModuleType, picture: bytes, tmp_path: Path
+) -> None:
+    changes = {"steps/action": np.array([0, 1, 2, np.nan, 4, 5], "f4")}
+    dataset = open_one(tmp_path, make_datasets, picture, changes)
+    assert [e.bad_rows for e in dataset.episodes] == [(), (1,), ()]
+    [fault] = [fault for fault in dataset.faults if fault.episode == 1]
+    assert (fault.kind, fault.action, fault.frames) == ("nan_actions", "quarantine", (1, 1))
 
 
 def test_pictures_of_another_size_are_reported(make_datasets: ModuleType, picture: bytes, tmp_path: Path) -> None:
@@ -333,7 +343,7 @@ def test_any_damage_to_a_file_of_records(data: st.DataObject, make_datasets: Mod
     (folder / "file").write_bytes(content[: max(kept, len(content) // 2)])
     starts = dict(zip(np.cumsum([0, *(len(p) + 16 for p in payloads)]).tolist(), payloads, strict=False))
     tracemalloc.start()
-    records = list(iter_records(folder, "file"))
+    records = list(iter_records(open_store(folder), "file"))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert len(records) <= 4

@@ -51,6 +51,7 @@ class _Found:
     pictures: Mapping[str, tuple[int, int] | BrokenFile] = field(default_factory=dict)
     fps: float = 0.0
     ends_in_zeros: bool = False
+    bad_rows: Mapping[str, list[int]] = field(default_factory=dict)  # by kind of fault
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,6 +131,9 @@ class _Index:
             self.log.report("zero_length_episode", file, "its record has no steps; it is skipped", number)
         else:
             self.good[number] = file, found
+            for kind, rows in found.bad_rows.items():
+                detail = f"{len(rows)} frames are NaN or infinite, first frame {rows[0]}; they are not used"
+                self.log.leave_out_frames(number, (rows[0], rows[-1]), kind, file, detail)
 
     def _compare(self, first: int, shard: Shard, scan: _Scan, is_short: bool) -> None:
         # A shard with fewer records than promised has lost them, unless all promised bytes are there.
@@ -192,7 +196,8 @@ class _Index:
 
     def _episode(self, number: int) -> Episode:
         file, found = self.good[number]
-        return Episode(number, found.length, found.tasks, file, found.offset, {})
+        bad_rows = tuple(sorted(set().union(*found.bad_rows.values())))
+        return Episode(number, found.length, found.tasks, file, found.offset, {}, bad_rows)
 
 
 def _scan_shard(store: Store, shard: Shard, parser: StepsParser) -> _Scan:
@@ -215,7 +220,7 @@ def _look_at(record: Record, parser: StepsParser, decoder: PictureDecoder) -> _F
         return _Found(record.offset, record.num_bytes, record.fault)
     try:
         steps = parser.parse(record.payload)
-        _check_finite(steps)
+        bad_rows = _bad_rows(steps)
     except BrokenFile as fault:
         return _Found(record.offset, record.num_bytes, fault)
     return _Found(
@@ -226,16 +231,20 @@ def _look_at(record: Record, parser: StepsParser, decoder: PictureDecoder) -> _F
         pictures={key: _probe(key, steps.pictures.get(key), decoder) for key in parser.camera_keys},
         fps=steps.fps,
         ends_in_zeros=len(steps.action_TA) > 0 and not steps.action_TA[-1].any(),
+        bad_rows=bad_rows,
     )
 
 
-def _check_finite(steps: Steps) -> None:
-    for kind, what, values in zip(
-        NOT_FINITE, ("the state", "the action"), (steps.state_TA, steps.action_TA), strict=True
-    ):
-        bad = np.flatnonzero(~np.isfinite(values).all(1))
-        if len(bad):
-            raise BrokenFile(kind, f"{what} is NaN or infinite in {len(bad)} frames, first frame {bad[0]}")
+def _bad_rows(steps: Steps) -> dict[str, list[int]]:
+    # Rows with NaN or infinity, by kind. Raises BrokenFile when they are all there is.
+    bad = {}
+    for kind, values in zip(NOT_FINITE, (steps.state_TA, steps.action_TA), strict=True):
+        rows = np.flatnonzero(~np.isfinite(values).all(1)).tolist()
+        if rows:
+            bad[kind] = rows
+        if rows and len(set().union(*bad.values())) == len(values):
+            raise BrokenFile(kind, f"{len(rows)} frames are NaN or infinite; no frame is left to use")
+    return bad
 
 
 def _probe(key: str, pictures: Sequence[bytes] | None, decoder: PictureDecoder) -> tuple[int, int] | BrokenFile:

@@ -118,5 +118,5 @@ def _fill(store: Store, file: str, template: str, fields: Mapping[str, str], num
     path = re.sub(r"\{(\w+)\}", lambda match: known.get(match[1], ""), template)
     parts = PurePosixPath(path).parts
     if unknown or not parts or path.startswith("/") or ".." in parts or any(c in path for c in "{}\\:\0"):
-        raise Refused(store, "bad_template", file, f"filepathTemplate {template!r:.80} leads out of the dataset")
+        raise Refused(store, "bad_template", file, f"filepathTemplate {template!r:.80} gives no path inside it")
     return path
