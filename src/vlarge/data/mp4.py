@@ -81,6 +81,11 @@ class VideoFile:
         return keys[np.argsort(self.pts_P[keys], kind="stable")]
 
     @cached_property
+    def key_pts_K(self) -> np.ndarray:
+        """When each of these is shown."""
+        return self.pts_P[self.keys_K]
+
+    @cached_property
     def last_packet_F(self) -> np.ndarray:
         """The last packet, in decode order, of all frames shown up to this one."""
         return np.maximum.accumulate(self.frame_packets_F)

@@ -37,7 +37,8 @@ def starts_afresh(video: VideoFile, frames: np.ndarray) -> np.ndarray:
 
 def _packet_spans(video: VideoFile, frames: Sequence[int] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     # Packets [start, stop) that each frame needs when it is decoded by itself.
-    before = np.searchsorted(video.pts_P[video.keys_K], video.pts_F[frames], side="right") - 1
+    frames = np.asarray(frames, np.int64)
+    before = np.searchsorted(video.key_pts_K, video.pts_F[frames], side="right") - 1
     starts = np.where(before >= 0, video.keys_K[before], 0)
     return starts, video.last_packet_F[frames] + 1
 
@@ -46,17 +47,17 @@ def plan_runs(video: VideoFile, frames: Sequence[int]) -> list[Run]:
     """The least decoding for these frames (ascending): from the key frame before each one; no packet in two runs.
 
     The key frame is the last one *shown* no later than the frame: after an open group of pictures, packets that follow
-    a key frame may be shown before it and need the group before.
+    a key frame may be shown before it and need the group before. Raises InputError for a frame that is not there.
     """
-    runs: list[Run] = []
-    spans = (ends.tolist() for ends in _packet_spans(video, frames))
-    for frame, start, stop in zip(frames, *spans, strict=True):
-        if runs and start <= runs[-1].stop:
-            last = runs[-1]
-            runs[-1] = Run(last.start, max(stop, last.stop), (*last.frames, frame))
-        else:
-            runs.append(Run(start, stop, (frame,)))
-    return runs
+    if not len(frames):
+        return []
+    if not 0 <= frames[0] <= frames[-1] < video.num_frames:
+        raise InputError(f"{video.path}: frame {frames[-1]} was asked for, the video has {video.num_frames}")
+    starts, stops = _packet_spans(video, frames)
+    stops = np.maximum.accumulate(stops)
+    firsts = [0, *(np.flatnonzero(starts[1:] > stops[:-1]) + 1).tolist()]
+    lasts = [*firsts[1:], len(frames)]
+    return [Run(int(starts[i]), int(stops[j - 1]), tuple(frames[i:j])) for i, j in zip(firsts, lasts, strict=True)]
 
 
 def decode_frames(video: VideoFile, frames: Sequence[int]) -> Iterator[av.VideoFrame]:
@@ -64,9 +65,12 @@ def decode_frames(video: VideoFile, frames: Sequence[int]) -> Iterator[av.VideoF
 
     Raises InputError naming file and frame when one cannot be decoded or does not carry its pts.
     """
-    if frames and not 0 <= frames[0] <= frames[-1] < video.num_frames:
-        raise InputError(f"{video.path}: frame {frames[-1]} was asked for, the video has {video.num_frames}")
-    for run in plan_runs(video, frames):
+    yield from decode_runs(video, plan_runs(video, frames))
+
+
+def decode_runs(video: VideoFile, runs: Sequence[Run]) -> Iterator[av.VideoFrame]:
+    """The decoded picture of each frame of these runs. Raises InputError as `decode_frames` does."""
+    for run in runs:
         yield from _decode_run(video, run)
 
 

@@ -17,7 +17,7 @@ from vlarge.data.formats.lerobot_rows import row_tasks
 from vlarge.data.formats.lerobot_tables import TableFile, read_images, read_table_file
 from vlarge.data.manifest import Episode, EpisodeTable, Manifest
 from vlarge.data.mp4 import VideoFile
-from vlarge.data.video import decode_frames, num_packets, starts_afresh
+from vlarge.data.video import decode_runs, num_packets, plan_runs, starts_afresh
 
 if TYPE_CHECKING:
     import av
@@ -84,8 +84,9 @@ class LeRobotReader:
                 return
             video = self._videos.get(part.file)
             wanted = [part.first_frame + i for i in frame_indices]
-            self._count(num_packets(video, wanted))
-            yield from decode_frames(video, wanted)
+            runs = plan_runs(video, wanted)
+            self._count(sum(run.stop - run.start for run in runs))
+            yield from decode_runs(video, runs)
         except Unreachable:
             raise  # not the episode's fault
         except InputError as error:

@@ -58,17 +58,16 @@ class Part:
     def costs(self, episodes: np.ndarray, frames: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """int64 [n] text tokens, at most, and int64 [n] action steps of samples, from the index alone."""
         steps = np.minimum(self.preparation.action_horizon, self.dataset.lengths[episodes] - frames)
-        return np.array([self.text_tokens(e) for e in episodes.tolist()], np.int64), steps
-
-    def text_tokens(self, episode: int) -> int:
-        """An upper bound for the prompts of an episode: its longest task, with the widest numbers for the state."""
-        return max((_prompt_tokens(self.preparation, task) for task in self.dataset.episodes[episode].tasks), default=0)
+        return np.array([_text_tokens(self, e) for e in episodes.tolist()], np.int64), steps
 
 
-@lru_cache(maxsize=100_000)
-def _prompt_tokens(preparation: Preparation, task: str) -> int:
-    state_A = np.full(preparation.state_normalizer.dim, 9.0, np.float32)  # the longest numbers
-    return len(encode_prompt(preparation.tokenizer, task, state_A, preparation.max_text_tokens))
+@lru_cache(maxsize=1 << 18)
+def _text_tokens(part: Part, episode: int) -> int:
+    # An upper bound for the prompts of an episode: its longest task, with the widest numbers for the state.
+    p = part.preparation
+    state_A = np.full(p.state_normalizer.dim, 9.0, np.float32)
+    tasks = part.dataset.episodes[episode].tasks
+    return max((len(encode_prompt(p.tokenizer, task, state_A, p.max_text_tokens)) for task in tasks), default=0)
 
 
 class Place(NamedTuple):
