@@ -68,7 +68,6 @@ def faults(make_datasets: ModuleType, tmp_path_factory: pytest.TempPathFactory) 
     """A folder of datasets with one fault each, named for the fault."""
     folder = tmp_path_factory.mktemp("faults")
     module = importlib.import_module("dataset_faults")
-    module.BASE.pop("rlds", None)
     module.make_all(folder, [name for name, (base, _) in module.FAULTS.items() if base != "rlds"])
     return folder
 

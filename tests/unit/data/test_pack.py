@@ -54,7 +54,7 @@ def test_dtypes() -> None:
     batch = pack([_sample(0, 1, 5, 4)])
     dtypes = {name: getattr(batch, name).dtype for name in batch.__dataclass_fields__}
     assert dtypes.pop("images_NHWC") == np.uint8
-    assert (dtypes.pop("state_BA"), dtypes.pop("actions_SA")) == (np.float32, np.float32)
+    assert {dtypes.pop(name) for name in ("state_BA", "actions_SA", "augment_N7")} == {np.dtype(np.float32)}
     assert set(dtypes.values()) == {np.dtype(np.int64)}
 
 

@@ -233,7 +233,7 @@ SIZES = st.lists(st.integers(0, 12), min_size=1, max_size=5).filter(sum)
     budget=st.sampled_from([0, 60, 200]),
     start_step=st.integers(0, 9),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_a_global_batch_is_the_same_on_any_ranks_and_workers_from_any_start(
     datasets: list[list[int]],
     cameras: list[int],

@@ -72,6 +72,8 @@ def _read_text(store: Store, file: str, max_bytes: int) -> str:
     try:
         return store.read(file).decode("utf-8-sig")
     except (Unreachable, UnicodeDecodeError) as error:
+        if isinstance(error, Unreachable) and store.local_path(file) is None:
+            raise  # the store's fault, not the dataset's
         raise Refused(store, "unreadable_metadata", file, f"cannot be read as text ({error})") from error
 
 
