@@ -23,7 +23,8 @@ from vlarge.data.stats import dataset_stats
 from vlarge.data.tokens import ByteTokenizer
 from vlarge.data.transforms import Normalizer, Preparation
 
-WARMUP_BATCHES = 10
+WARMUP_BATCHES = 10  # of a peer
+WARMUP_SAMPLES = 4096  # of the stream: by then its shared memory has been touched once
 ROOFLINE_S = 6.0
 
 
@@ -103,6 +104,7 @@ def feed_of(m: Measurement, dataset: Dataset) -> Feed:
         batch_size=m.batch_size,
         window_samples=m.window_samples,
         num_threads=m.workers,
+        keep_small=False,  # the decoder is what is measured, not memory
         cache_dir=m.cache_dir,
         cache_bytes=1 << 40,
     )
@@ -126,7 +128,7 @@ def stream_rate(m: Measurement, feed: Feed) -> dict[str, Any]:
     try:
         next(stream)
         first_s = time.perf_counter() - start_s
-        for _ in range(WARMUP_BATCHES):
+        for _ in range(WARMUP_BATCHES if m.step_s else -(-WARMUP_SAMPLES // m.batch_size)):
             next(stream)
             time.sleep(m.step_s)
         waited_s, start_s, num_samples = stream.wait_s, time.perf_counter(), 0

@@ -42,9 +42,9 @@ class DataConfig(Source):
     pictures), clips are permuted, and samples are drawn at random from a window of clips with `window_samples` samples.
     Larger mixes better and costs memory; 0 shuffles all frames of an epoch, and decodes many of them several times.
     workers: threads of each node's data service; -1: one for each core; 0: no service, this process decodes.
-    memory_bytes: what the service may take for decoded frames.
+    memory_bytes: what the service may take for decoded frames; a dataset that fits into a quarter of it stays there.
     cache: "resized" keeps frames at training resolution in `cache_dir` on local disk as the first epoch passes, at most
-    `cache_bytes`, so that later epochs and runs need not decode; "none" keeps nothing.
+    `cache_bytes`, so that later epochs and runs need not decode; "none" does not.
     max_bad_fraction: of samples that cannot be read and are replaced; more stop the run.
     stall_s: a wait for data so long is reported, with what is being waited for.
     index_dir: where indexes of datasets are kept, so that the next run opens them at once, and in its folder `blocks`

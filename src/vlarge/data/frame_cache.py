@@ -1,7 +1,8 @@
-"""Frames at training resolution, kept on local disk as the first epoch passes: later epochs need no decoder.
+"""Frames at training resolution, kept as the first epoch passes: later epochs need no decoder.
 
-One sparse file per camera and episode: a checksum for each frame, then the frames. A frame is there once its checksum
-is, which is written after it and compared when it is read, so a crash costs frames and never shows a wrong one.
+On local disk, one sparse file per camera and episode: a checksum for each frame, then the frames. A frame is there once
+its checksum is, which is written after it and compared when it is read, so a crash costs frames and never shows a wrong
+one.
 """
 
 from __future__ import annotations
@@ -27,24 +28,21 @@ class _File(NamedTuple):
 
 
 class FrameCache:
-    """Of one dataset, in `folder`. Threads and processes may share one; all of them write the same frames.
+    """Of one dataset, in `folder`, or in this process's memory when that is None. Threads and, on disk, processes may
+    share one; all of them write the same frames.
 
     shape: (height, width) of every frame. Once `budget_bytes` are taken nothing is added, and nothing is thrown out:
     every frame is read once an epoch, so none is worth more than another. Raises InputError when `folder` is not to be
     written to.
     """
 
-    def __init__(self, folder: Path, shape: tuple[int, int], budget_bytes: int) -> None:
+    def __init__(self, folder: Path | None, shape: tuple[int, int], budget_bytes: int) -> None:
         self._folder = folder
         self._shape = (*shape, 3)
         self._budget_bytes = budget_bytes
         self._lock = threading.Lock()
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self.num_bytes = sum(512 * path.stat().st_blocks for path in folder.rglob("*.frames"))
-        except OSError as error:
-            raise InputError(f"data.cache_dir: cannot write to {folder}: {error.strerror}") from error
-        self._file = lru_cache(maxsize=MAX_OPEN_FILES)(self._open)
+        self.num_bytes = _taken_bytes(folder) if folder else 0
+        self._file = lru_cache(maxsize=MAX_OPEN_FILES if folder else None)(self._open)
 
     def read(
         self, camera: str, episode: int, length: int, frames: Sequence[int], outs: Sequence[np.ndarray]
@@ -71,6 +69,8 @@ class FrameCache:
         file.checksum_F[frame] = _checksum(image_HWC)
 
     def _open(self, camera: str, episode: int, length: int) -> _File:
+        if self._folder is None:
+            return _File(np.zeros(length, np.uint32), np.zeros((length, *self._shape), np.uint8))
         path = self._folder / f"{camera.replace('/', '-')}" / f"{episode:08d}.frames"
         path.parent.mkdir(exist_ok=True)
         head_bytes = -(-4 * length // PAGE_BYTES) * PAGE_BYTES
@@ -78,6 +78,14 @@ class FrameCache:
             file.truncate(head_bytes + length * int(np.prod(self._shape)))
         checksum_F = np.memmap(path, np.uint32, "r+", shape=(length,))
         return _File(checksum_F, np.memmap(path, np.uint8, "r+", offset=head_bytes, shape=(length, *self._shape)))
+
+
+def _taken_bytes(folder: Path) -> int:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return sum(512 * path.stat().st_blocks for path in folder.rglob("*.frames"))
+    except OSError as error:
+        raise InputError(f"data.cache_dir: cannot write to {folder}: {error.strerror}") from error
 
 
 def _checksum(image_HWC: np.ndarray) -> int:

@@ -67,7 +67,6 @@ def demo_recipe(recipe: Recipe, *, seed: int, run_dir: Path) -> Recipe:
         "run.seed": seed,
         "evaluate.seed": seed,
         "data.path": str(run_dir / "data"),
-        "data.cache_dir": str(run_dir / "frames"),
     }.items():
         recipe = recipes.replace(recipe, key, value)
     return recipe

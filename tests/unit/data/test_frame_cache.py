@@ -27,6 +27,14 @@ def test_what_was_written_is_read_by_the_next_process(tmp_path: Path) -> None:
     assert 0 < again.num_bytes <= 3 * 4096
 
 
+def test_memory_keeps_frames_as_well(tmp_path: Path) -> None:
+    cache, written, outs = FrameCache(None, (20, 20), 2500), images(3), np.zeros((3, 20, 20, 3), np.uint8)
+    for frame, image in enumerate(written):
+        cache.write(TOP, 3, 5, frame, image)
+    assert cache.read(TOP, 3, 5, [0, 1, 2], outs) == [2]
+    assert (outs[:2] == written[:2]).all()
+
+
 def test_a_damaged_frame_is_not_shown(tmp_path: Path) -> None:
     cache = FrameCache(tmp_path, (20, 20), 1 << 20)
     cache.write(TOP, 0, 2, 0, images(1)[0])

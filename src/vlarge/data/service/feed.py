@@ -23,14 +23,16 @@ from vlarge.data.service.plan import Node, Part, Plan
 from vlarge.data.transforms import Preparation
 
 MAX_CLIP_FRAMES = 128
-PLANNED_FRACTION = 0.8  # of what memory holds: the rest is for batches that ranks still look at
+KEPT_FRACTION = 0.25  # of memory may hold datasets that fit into it whole
+PLANNED_FRACTION = 0.8  # of what memory holds else: the rest is for batches that ranks still look at
 
 
 @dataclass(frozen=True, kw_only=True)
 class Feed:
     """What a node's service needs. preparations: of each source, as JSON. image_shape: (height, width) of all images.
 
-    cache_dir: where frames are kept at their final size, at most cache_bytes for each source; "" for not at all.
+    cache_dir: where frames are kept at their final size, at most cache_bytes for each source; "" for nowhere. A dataset
+    that fits into a part of memory_bytes is kept there all the same, if `keep_small`.
     num_threads: that decode; 0 stands for one per core. budget_tokens: of a micro-batch, 0 for one micro-batch a step.
     """
 
@@ -49,6 +51,7 @@ class Feed:
     budget_tokens: int = 0
     image_tokens: int = 0
     augment: bool = False
+    keep_small: bool = True
     cache_dir: str = ""
     cache_bytes: int = 0
     index_dir: str = "~/.cache/vlarge/index"
@@ -71,7 +74,7 @@ class Feed:
         preparations = [Preparation.from_json(p) for p in self.preparations]
         plan = self.plan([self._part(d, p) for d, p in zip(opened, preparations, strict=True)])
         step_bytes = self._sample_bytes(plan) * self.batch_size // self.node.num_nodes
-        room = max(2, self.memory_bytes // step_bytes)
+        room = max(2, int((1 - KEPT_FRACTION) * self.memory_bytes) // step_bytes)
         return NodeService(
             plan,
             self.start_step,
@@ -100,7 +103,8 @@ class Feed:
         plan = Plan(
             parts, Mixture(orders, self.weights), self.batch_size, node=self.node, budget_tokens=self.budget_tokens
         )
-        held = int(PLANNED_FRACTION * self.memory_bytes * self.node.num_nodes / self._sample_bytes(plan))
+        room_bytes = PLANNED_FRACTION * (1 - KEPT_FRACTION) * self.memory_bytes
+        held = int(room_bytes * self.node.num_nodes / self._sample_bytes(plan))
         plan.horizon_samples = max(held // len(parts), self.batch_size)
         return plan
 
@@ -115,9 +119,12 @@ class Feed:
         return Part(dataset, preparation, spans_S3, clip_frames, self.image_tokens, self._cache(dataset), self.augment)
 
     def _cache(self, dataset: Dataset) -> FrameCache | None:
-        if not self.cache_dir:
-            return None
         height, width = self.image_shape
+        if not self.cache_dir:
+            whole_bytes = dataset.num_frames * len(dataset.camera_keys) * height * width * 3
+            kept_bytes = int(KEPT_FRACTION * self.memory_bytes / len(self.sources))
+            fits = self.keep_small and whole_bytes <= kept_bytes
+            return FrameCache(None, self.image_shape, kept_bytes) if fits else None
         folder = Path(self.cache_dir).expanduser() / f"{dataset.revision}-{height}x{width}"
         return FrameCache(folder, self.image_shape, self.cache_bytes)
 

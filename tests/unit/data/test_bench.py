@@ -1,0 +1,49 @@
+"""The benchmark's figures are those of the dataset."""
+
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from vlarge.contracts import InputError
+from vlarge.data import bench
+from vlarge.data.bench import Measurement, measure
+
+
+@pytest.fixture(scope="module")
+def path(make_datasets: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bench") / "set"
+    make_datasets.make(folder, make_datasets.Spec("v3.0", episodes=4, length="20", size="48x64", codec="h264", gop=4))
+    return folder
+
+
+def test_a_measurement_has_every_figure(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "ROOFLINE_S", 0.2)
+    monkeypatch.setattr(bench, "WARMUP_SAMPLES", 32)
+    told: list[str] = []
+    found = measure(Measurement(path=str(path), samples=64, rounds=1), told.append)
+    assert found["samples_per_s"] > 0
+    assert found["of_roofline"] == pytest.approx(found["samples_per_s"] / found["roofline_samples_per_s"])
+    assert 0 <= found["data_wait_fraction"] <= 1
+    assert found["frames_decoded_per_used"] == 1.0
+    assert found["episodes_per_64"] == 4.0
+    assert len(told) == 1
+
+
+def test_a_full_shuffle_of_long_groups_decodes_more(make_datasets: ModuleType, tmp_path: Path) -> None:
+    spec = make_datasets.Spec("v3.0", episodes=4, length="60", size="48x64", codec="h264", gop=30)
+    make_datasets.make(tmp_path / "set", spec)
+    m = Measurement(path=str(tmp_path / "set"), size=32, batch_size=8)
+    dataset = bench.open_dataset(bench.Source(path=m.path))
+    plan = bench._plan(bench.feed_of(m, dataset), dataset)
+    assert bench.decoded_per_used(plan) <= 1.05
+    plan.horizon_samples = 16
+    assert bench.decoded_per_used(plan) > 3
+
+
+def test_cameras_of_several_sizes_need_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = bench.open_dataset(bench.Source(path=str(path)))
+    key = dataset.camera_keys[0]
+    dataset.cameras[key] = bench.replace(dataset.cameras[key], height=10)
+    with pytest.raises(InputError, match="several sizes; make them equal with --size"):
+        bench.feed_of(Measurement(path=str(path)), dataset)
