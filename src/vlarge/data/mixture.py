@@ -21,6 +21,7 @@ class Mixture:
     The datasets follow each other in a fixed pattern that repeats: the i-th sample of dataset k has its turn between
     ⌊(i - 1) / w⌋ and ⌈i / w⌉, earliest deadline first, which keeps every count within one of w × position at any
     position (Baruah et al., "Proportionate progress", Algorithmica 1996). Each dataset runs through its own epochs.
+    shares: the part of all positions that each dataset has.
     weights: any positive numbers; as decimals of few digits, because their common denominator is the pattern's period.
     """
 
@@ -28,6 +29,7 @@ class Mixture:
         self.orders = tuple(orders)
         shares = whole_shares(weights or [1.0] * len(self.orders))
         self._period = sum(shares)
+        self.shares = [share / self._period for share in shares]
         self._shares = np.array(shares)
         self._pattern = _pattern(shares)
         self._places = [np.flatnonzero(self._pattern == k) for k in range(len(shares))]

@@ -83,6 +83,8 @@ class Order:
         if not self.num_samples:
             raise InputError("no episode to train on: there is no frame to put in order")
         self.num_windows = -(-self.num_samples // window_samples) if window_samples else 1
+        # Each class of clips may have one more in a window than its even share.
+        self.max_window_samples = -(-self.num_samples // self.num_windows) + clip_frames * (clip_frames + 1) // 2
         # Full clips are counted span by span; the rest of each span is a clip of its own, sorted by length.
         self._full_clips = np.cumsum(self._lengths // clip_frames)
         rests = self._lengths % clip_frames

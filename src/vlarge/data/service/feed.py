@@ -24,6 +24,7 @@ from vlarge.data.transforms import Preparation
 
 MAX_CLIP_FRAMES = 128
 KEPT_FRACTION = 0.25  # of memory may hold datasets that fit into it whole
+STEPS_AHEAD = 16  # beyond the window: more would only take time from the trainer at the start
 PLANNED_FRACTION = 0.8  # of what memory holds else: the rest is for batches that ranks still look at
 
 
@@ -74,7 +75,8 @@ class Feed:
         preparations = [Preparation.from_json(p) for p in self.preparations]
         plan = self.plan([self._part(d, p) for d, p in zip(opened, preparations, strict=True)])
         step_bytes = self._sample_bytes(plan) * self.batch_size // self.node.num_nodes
-        room = max(2, int((1 - KEPT_FRACTION) * self.memory_bytes) // step_bytes)
+        fitting = int((1 - KEPT_FRACTION) * self.memory_bytes) // step_bytes
+        room = max(2, min(fitting, plan.window_steps() + STEPS_AHEAD))
         return NodeService(
             plan,
             self.start_step,

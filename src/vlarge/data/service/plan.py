@@ -133,6 +133,13 @@ class Plan:
         self.horizon_samples = horizon_samples
         self.layout = lru_cache(maxsize=1024)(self._make_layout)
 
+    def window_steps(self) -> int:
+        """At most so many global batches are begun by what is planned together."""
+        spans = []
+        for order, share in zip(self.mixture.orders, self.mixture.shares, strict=True):
+            spans.append(min(order.max_window_samples, self.horizon_samples) / share)
+        return int(max(spans) / self.batch_size) + 2
+
     def clips(self, start_step: int) -> Iterator[Clip]:
         """All that the node has to read from `start_step` on, in the order in which it is first needed, without end.
 
