@@ -324,6 +324,7 @@ for root in sys.argv[2:]:
 """
 
 
+@pytest.mark.long
 def test_lerobot_reads_the_right_frames(sources: Path, make_datasets: ModuleType, tmp_path: Path) -> None:
     for name in SOURCES:
         _convert(sources / name, tmp_path / name)

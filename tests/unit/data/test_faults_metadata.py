@@ -14,6 +14,8 @@ from vlarge.contracts import InputError
 from vlarge.data.config import Source
 from vlarge.data.index import open_dataset
 
+pytestmark = pytest.mark.long  # the rows of FAULTS.md themselves are in test_faults.py
+
 GOOD = [0, 1, 2, 3, 4, 5]
 REFUSED_INFO: dict[str, dict[str, Any]] = {
     "fps in words": {"fps": "30"},

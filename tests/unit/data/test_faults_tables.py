@@ -15,6 +15,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+pytestmark = pytest.mark.long  # the rows of FAULTS.md themselves are in test_faults.py
+
 GOOD = [0, 1, 2, 3, 4, 5]
 Variant = tuple[str, Callable[[Path, ModuleType], None], list[int] | str, set[str]]
 VARIANTS: dict[str, Variant] = {}

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.long  # the rows of FAULTS.md themselves are in test_faults.py
+
 GOOD = [0, 1, 2, 3, 4, 5]
 TOP, WRIST = "observation.images.top", "observation.images.wrist"
 FPS = 10
