@@ -61,12 +61,12 @@ def measure(m: Measurement, tell: Callable[[str], None]) -> dict[str, Any]:
         tell(f"round {number + 1}: " + ", ".join(f"{k} {v:.4g}" for k, v in found.items()))
         rounds.append(found)
     middle = {key: statistics.median(r[key] for r in rounds) for key in rounds[0]}
-    plan = _plan(feed, dataset)
+    plan = feed.plan([dataset])
     rate = middle["samples_per_s"]
     return {
         "samples_per_s": rate,
         "frames_decoded_per_used": decoded_per_used(plan),
-        "frames_decoded_per_used_full_shuffle": decoded_per_used(_plan(replace(feed, window_samples=0), dataset)),
+        "frames_decoded_per_used_full_shuffle": decoded_per_used(replace(feed, window_samples=0).plan([dataset])),
         "roofline_samples_per_s": middle["roofline"],
         "of_roofline": rate / middle["roofline"],
         "data_wait_fraction": middle["data_wait_fraction"],
@@ -112,12 +112,6 @@ def feed_of(m: Measurement, dataset: Dataset) -> Feed:
 
 def _used_cameras(dataset: Dataset) -> list[Any]:
     return [dataset.cameras[key] for key in dataset.camera_keys]
-
-
-def _plan(feed: Feed, dataset: Dataset) -> Plan:
-    node = feed.open([dataset])
-    node.close()
-    return node.plan
 
 
 def stream_rate(m: Measurement, feed: Feed) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def test_a_full_shuffle_of_long_groups_decodes_more(make_datasets: ModuleType, t
     make_datasets.make(tmp_path / "set", spec)
     m = Measurement(path=str(tmp_path / "set"), size=32, batch_size=8)
     dataset = bench.open_dataset(bench.Source(path=m.path))
-    plan = bench._plan(bench.feed_of(m, dataset), dataset)
+    plan = bench.feed_of(m, dataset).plan([dataset])
     assert bench.decoded_per_used(plan) <= 1.05
     plan.horizon_samples = 16
     assert bench.decoded_per_used(plan) > 3

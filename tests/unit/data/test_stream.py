@@ -55,9 +55,8 @@ def stream_of(
 
 def expected_ids(feed: Feed, datasets: Sequence[Any], start: int, stop: int) -> list[tuple[int, int, int]]:
     """(dataset, episode, frame) at positions [start, stop), from the order alone."""
-    node = feed.open(datasets)
-    node.close()
-    rows = np.concatenate([node.plan.samples(s) for s in range(start // feed.batch_size, -(-stop // feed.batch_size))])
+    plan = feed.plan(datasets)
+    rows = np.concatenate([plan.samples(s) for s in range(start // feed.batch_size, -(-stop // feed.batch_size))])
     return [(d, datasets[d].episodes[e].index, f) for d, e, f in rows.tolist()][: stop - start]
 
 

@@ -71,10 +71,8 @@ class Feed:
 
     def open(self, datasets: Sequence[Dataset] = ()) -> NodeService:
         """Start the service in this process. datasets: of the sources, where they are open already."""
-        opened = datasets or [self._open(source) for source in self.sources]
-        preparations = [Preparation.from_json(p) for p in self.preparations]
-        plan = self.plan([self._part(d, p) for d, p in zip(opened, preparations, strict=True)])
-        step_bytes = self._sample_bytes(plan) * self.batch_size // self.node.num_nodes
+        plan = self.plan(datasets)
+        step_bytes = self._sample_bytes(plan.parts) * self.batch_size // self.node.num_nodes
         fitting = int((1 - KEPT_FRACTION) * self.memory_bytes) // step_bytes
         room = max(2, min(fitting, plan.window_steps() + STEPS_AHEAD))
         return NodeService(
@@ -85,6 +83,23 @@ class Feed:
             max_batches=room * self.node.ranks_per_node,
         )
 
+    def plan(self, datasets: Sequence[Dataset] = ()) -> Plan:
+        """What the service would read; nothing is started. datasets: as for `open`."""
+        opened = datasets or [self._open(source) for source in self.sources]
+        preparations = [Preparation.from_json(p) for p in self.preparations]
+        parts = [self._part(d, p) for d, p in zip(opened, preparations, strict=True)]
+        self._check_ranks()
+        room_bytes = PLANNED_FRACTION * (1 - KEPT_FRACTION) * self.memory_bytes
+        held = int(room_bytes * self.node.num_nodes / self._sample_bytes(parts))
+        return Plan(
+            parts,
+            Mixture(self._orders(parts), self.weights),
+            self.batch_size,
+            node=self.node,
+            budget_tokens=self.budget_tokens,
+            horizon_samples=max(held // len(parts), self.batch_size),
+        )
+
     def _open(self, source: Source) -> Dataset:
         return open_dataset(
             source,
@@ -93,25 +108,20 @@ class Feed:
             remote_deadline_s=self.remote_deadline_s,
         )
 
-    def plan(self, parts: Sequence[Part]) -> Plan:
+    def _check_ranks(self) -> None:
         if self.batch_size < self.node.num_nodes * self.node.ranks_per_node:
             num_ranks = self.node.num_nodes * self.node.ranks_per_node
             raise InputError(f"train.batch_size = {self.batch_size} is less than the {num_ranks} processes; raise it")
+
+    def _orders(self, parts: Sequence[Part]) -> list[Order]:
         weights = np.array(self.weights or [1.0] * len(parts))
-        orders = [
+        return [
             Order(part.spans_S3[:, 2], self.seed, part.clip_frames, int(self.window_samples * share))
             for part, share in zip(parts, weights / weights.sum(), strict=True)
         ]
-        plan = Plan(
-            parts, Mixture(orders, self.weights), self.batch_size, node=self.node, budget_tokens=self.budget_tokens
-        )
-        room_bytes = PLANNED_FRACTION * (1 - KEPT_FRACTION) * self.memory_bytes
-        held = int(room_bytes * self.node.num_nodes / self._sample_bytes(plan))
-        plan.horizon_samples = max(held // len(parts), self.batch_size)
-        return plan
 
-    def _sample_bytes(self, plan: Plan) -> int:
-        return max(1, max(part.num_images for part in plan.parts) * self.image_shape[0] * self.image_shape[1] * 3)
+    def _sample_bytes(self, parts: Sequence[Part]) -> int:
+        return max(1, max(part.num_images for part in parts) * self.image_shape[0] * self.image_shape[1] * 3)
 
     def _part(self, dataset: Dataset, preparation: Preparation) -> Part:
         require_trainable(dataset)

@@ -70,14 +70,8 @@ class NodeService:
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self._tables: ByteCache[tuple[int, int], EpisodeTable] = ByteCache(self._read_table, TABLE_BYTES)
         self._decoded_before = [part.dataset.num_decoded for part in plan.parts]
-        work = [threading.Thread(target=self._guarded, args=(self._plan_ahead, start_step), name="plan", daemon=True)]
-        for i in range(num_threads):
-            work.append(
-                threading.Thread(target=self._guarded, args=(self._load_ahead,), name=f"decode-{i}", daemon=True)
-            )
-        self._threads = work
-        for thread in work:
-            thread.start()
+        self._threads = [self._start("plan", self._plan_ahead, start_step)]
+        self._threads += [self._start(f"decode-{i}", self._load_ahead) for i in range(num_threads)]
 
     def take(self, rank: int, timeout_s: float) -> Ready | None:
         """The next batch of a rank of this node; None when there is none yet. Raises what stopped the service."""
