@@ -10,7 +10,8 @@ import difflib
 import json
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, is_dataclass
 from dataclasses import replace as replace_fields
 from functools import cache
 from pathlib import Path
@@ -66,8 +67,17 @@ def dump(recipe: Recipe) -> str:
     for table in fields(recipe):
         lines += ["", f"[{table.name}]"]
         settings = getattr(recipe, table.name)
-        lines += [f"{item.name} = {_toml(getattr(settings, item.name))}" for item in fields(settings)]
+        nested = [f.name for f in fields(settings) if _holds_tables(keys()[f"{table.name}.{f.name}"])]
+        nested = [name for name in nested if getattr(settings, name)]
+        lines += _settings(settings, without=nested)
+        for name in nested:
+            for part in getattr(settings, name):
+                lines += ["", f"[[{table.name}.{name}]]", *_settings(part)]
     return "\n".join(lines[1:]) + "\n"
+
+
+def _settings(config: Any, without: Sequence[str] = ()) -> list[str]:
+    return [f"{f.name} = {_toml(getattr(config, f.name))}" for f in fields(config) if f.name not in without]
 
 
 def nearest(name: str, names: Iterable[str], prefix: str = "") -> str:
@@ -113,14 +123,47 @@ def _set(recipe: Recipe, key: str, value: object, where: str, convert: Callable[
         if name:
             _check_table(table, where)
         raise InputError(f"{where}unknown key {key}{nearest_key(key)}")
-    kind = keys()[key]
-    try:
-        checked = convert(kind, value)
-    except ValueError:
-        raise InputError(f"{where}{key} must be {_describe(kind)}, got {_toml(value)}") from None
-    config = getattr(recipe, table)
-    check_range(f"{where}{key}", checked, next(item.metadata for item in fields(config) if item.name == name))
+    kind, config = keys()[key], getattr(recipe, table)
+    if _holds_tables(kind):
+        checked: object = _tables(get_args(kind)[0], value, f"{where}{key}")
+    else:
+        checked = _checked(kind, value, f"{where}{key}", convert)
+        check_range(f"{where}{key}", checked, next(item.metadata for item in fields(config) if item.name == name))
     return replace_fields(recipe, **{table: replace_fields(config, **{name: checked})})
+
+
+def _checked(kind: Any, value: object, name: str, convert: Callable[[Any, Any], object]) -> object:
+    try:
+        return convert(kind, value)
+    except ValueError:
+        raise InputError(f"{name} must be {_describe(kind)}, got {_toml(value)}") from None
+
+
+def _tables(config: type[Any], value: object, name: str) -> tuple[object, ...]:
+    """A list of tables, or its TOML text, each as its dataclass."""
+    given = value
+    if isinstance(given, str):
+        with suppress(ValueError):
+            given = _toml_value(given)
+    if not isinstance(given, list | tuple) or not all(isinstance(each, Mapping | config) for each in given):
+        raise InputError(f'{name} must be a list of tables, as [{{path = "a"}}, {{path = "b"}}]; got {_toml(value)}')
+    return tuple(each if isinstance(each, config) else _table(config, each, name) for each in given)
+
+
+def _table(config: type[Any], table: Mapping[str, object], name: str) -> object:
+    kinds, bounds = get_type_hints(config), {item.name: item.metadata for item in fields(config)}
+    given: dict[str, object] = {}
+    for key, value in table.items():
+        if key not in kinds:
+            raise InputError(f"{name}: unknown key {key}{nearest(key, kinds)}")
+        given[key] = _checked(kinds[key], value, f"{name}.{key}", _convert)
+        check_range(f"{name}.{key}", given[key], bounds[key])
+    return config(**given)
+
+
+def _holds_tables(kind: Any) -> bool:
+    """Whether a setting is a list of tables of their own."""
+    return get_origin(kind) is tuple and is_dataclass(get_args(kind)[0])
 
 
 def _check_table(name: str, where: str) -> None:
@@ -183,4 +226,6 @@ def _toml(value: object) -> str:
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_toml, value)) + "]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key} = {_toml(each)}" for key, each in value.items()) + "}"
     return str(value)

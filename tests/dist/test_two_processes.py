@@ -36,8 +36,11 @@ def recipe(tmp_path: Path) -> Path:
     return path
 
 
-def train(launcher: list[str], recipe: Path, data: Path, run: Path) -> list[dict]:
-    command = [*launcher, "-m", "vlarge", "train", str(recipe), "--data.path", str(data), "--run.dir", str(run)]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+
+def train(launcher: list[str], recipe: Path, run: Path, *options: str) -> list[dict]:
+    command = [*launcher, "-m", "vlarge", "train", str(recipe), "--run.dir", str(run), *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in (run / "steps.jsonl").read_text().splitlines()]
@@ -46,9 +49,26 @@ def train(launcher: list[str], recipe: Path, data: Path, run: Path) -> list[dict
 def test_two_processes_equal_one(tmp_path: Path, recipe: Path, make_datasets: ModuleType) -> None:
     data = tmp_path / "set"
     make_datasets.make(data, make_datasets.Spec("v3.0", episodes=4, length="10:20", codec="h264"))
-    alone = train([sys.executable], recipe, data, tmp_path / "one")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    together = train(torchrun, recipe, data, tmp_path / "two")
+    alone = train([sys.executable], recipe, tmp_path / "one", "--data.path", str(data))
+    together = train(TORCHRUN, recipe, tmp_path / "two", "--data.path", str(data))
+    assert_equal(alone, together)
+
+
+def test_a_mixture_in_micro_batches_on_two_processes_equals_whole_batches_on_one(
+    tmp_path: Path, recipe: Path, make_datasets: ModuleType
+) -> None:
+    """One of the robots is blind, so that some micro-batches have no use for the vision tower."""
+    seeing, blind = tmp_path / "seeing", tmp_path / "blind"
+    make_datasets.make(seeing, make_datasets.Spec("v3.0", episodes=4, length="10:20", codec="h264"))
+    make_datasets.make(blind, make_datasets.Spec("v2.1", episodes=3, length="8:12", cameras="", state_dim=3, action_dim=5))
+    mixture = f'[{{path = "{seeing}"}}, {{path = "{blind}", weight = 2}}]'
+    alone = train([sys.executable], recipe, tmp_path / "one", "--data.mixture", mixture)
+    small = ["--train.micro_batch_tokens", "200"]
+    together = train(TORCHRUN, recipe, tmp_path / "two", "--data.mixture", mixture, *small)
+    assert_equal(alone, together)
+
+
+def assert_equal(alone: list[dict], together: list[dict]) -> None:
     assert len(alone) == len(together) == 5
     for one, two in zip(alone, together, strict=True):
         assert two["loss"] == pytest.approx(one["loss"], rel=1e-5)

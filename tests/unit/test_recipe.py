@@ -1,5 +1,6 @@
 """Recipes: what is read is what was written, and every mistake names its place."""
 
+import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -33,6 +34,36 @@ def test_any_value_survives_a_dump(
     changed = recipes.load([], {"train.max_time_s": number, "track.tensorboard": flag, "evaluate.tasks": (text, text)})
     path = write(tmp_path_factory.getbasetemp() / "any.toml", recipes.dump(changed))
     assert recipes.load([path]) == changed
+
+
+def test_a_list_of_tables_loads_from_a_file_and_from_an_option(tmp_path: Path) -> None:
+    text = '[[data.mixture]]\npath = "a"\nweight = 2\n[[data.mixture]]\npath = "b"\ncameras = ["c"]'
+    loaded = recipes.load([write(tmp_path / "r.toml", text)])
+    assert [(part.path, part.weight, part.cameras) for part in loaded.data.mixture] == [
+        ("a", 2.0, ()),
+        ("b", 1.0, ("c",)),
+    ]
+    assert recipes.load([write(tmp_path / "again.toml", recipes.dump(loaded))]) == loaded
+    by_option = recipes.load([], {"data.mixture": '[{path = "a", weight = 2}, {path = "b", cameras = ["c"]}]'})
+    assert by_option.data.mixture == loaded.data.mixture
+    assert recipes.load([tmp_path / "r.toml"], {"data.mixture": "[]"}).data.mixture == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[[data.mixture]]\npat = "a"', "data.mixture: unknown key pat; did you mean path?"),
+        ('[[data.mixture]]\npath = "a"\nweight = 0', "data.mixture.weight is 0.0; it must be above 0"),
+        ("[[data.mixture]]\npath = 3", "data.mixture.path must be text, got 3"),
+        ('[data]\nmixture = "a"', "data.mixture must be a list of tables, as"),
+        ('[data]\nmixture = ["a"]', "data.mixture must be a list of tables, as"),
+        ('[data]\nmixture = {path = "a"}', "data.mixture must be a list of tables, as"),
+    ],
+)
+def test_mistakes_in_a_list_of_tables_are_named(tmp_path: Path, text: str, message: str) -> None:
+    path = write(tmp_path / "r.toml", text)
+    with pytest.raises(InputError, match=re.escape(message)):
+        recipes.load([path])
 
 
 def test_a_dump_is_complete() -> None:

@@ -32,7 +32,8 @@ class Eval:
     """
 
     policy: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="POLICY")]
-    """A checkpoint folder, hf://user/name, `expert`, `zero`, or module:function of a policy of your own."""
+    """A checkpoint folder, hf://user/name, `expert`, `zero`, or module:function of a policy of your own. A checkpoint
+    for several embodiments acts as the one that fits, or as the one named in FOLDER#NAME."""
     out: Path
     """The folder of the results."""
     env: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
@@ -86,7 +87,8 @@ def run(argv: Sequence[str]) -> int:
 def _local(policy: str) -> str:
     from vlarge.data import hub
 
-    return str(hub.resolve(policy, repo_type="model")) if policy.startswith("hf://") else policy
+    address, mark, embodiment = policy.partition("#")
+    return f"{hub.resolve(address, repo_type='model')}{mark}{embodiment}" if policy.startswith("hf://") else policy
 
 
 def _plan(arguments: Eval, config: EvaluateConfig) -> EvaluationPlan:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from vlarge.cli.arguments import split
-from vlarge.contracts import InputError
 
 if TYPE_CHECKING:
     from vlarge.recipe import Recipe
@@ -41,8 +40,7 @@ def run(argv: Sequence[str]) -> int:
         return 0
     line = split(argv, {"resume": bool})
     recipe = line.recipe()
-    if not recipe.data.path:
-        raise InputError("no dataset: give --data.path FOLDER (a LeRobot dataset) or --data.path hf://user/name")
+    recipe.data.parts()
     return _train(recipe, resume=line.has("resume"))
 
 
@@ -64,15 +62,18 @@ def _train(recipe: Recipe, *, resume: bool) -> int:
 def _describe(trainer: Trainer) -> str:
     from vlarge.data.check import describe_left_out
 
-    dataset, c = trainer.dataset, trainer.recipe
+    c = trainer.recipe
     num_parameters = sum(p.numel() for p in trainer.model.parameters())
     lines = [
         f"{c.model.name} {c.model.preset}: {num_parameters / 1e6:.1f} M parameters,"
         f" {c.train.dtype} on {trainer.device}",
-        f"{dataset.root}: {len(dataset.episodes)} episodes, {dataset.num_frames} frames,"
-        f" cameras {', '.join(trainer.plan.preparation.cameras) or 'none'}",
     ]
-    lines += describe_left_out(dataset.faults)
-    if num_reports := sum(fault.action == "report" for fault in dataset.faults):
-        lines.append(f"{num_reports} oddities do no harm; `vlarge data check` names them")
+    for dataset, preparation in zip(trainer.datasets, trainer.plan.preparations, strict=True):
+        lines.append(
+            f"{dataset.root}: {len(dataset.episodes)} episodes, {dataset.num_frames} frames,"
+            f" cameras {', '.join(preparation.cameras) or 'none'}"
+        )
+        lines += describe_left_out(dataset.faults)
+        if num_reports := sum(fault.action == "report" for fault in dataset.faults):
+            lines.append(f"{num_reports} oddities do no harm; `vlarge data check` names them")
     return "\n".join(lines)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
-from vlarge.contracts import setting
+from vlarge.contracts import InputError, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +27,11 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataConfig(Source):
-    """Which samples a run trains on and in what order.
+class PreparedSource(Source):
+    """One dataset, and how what it shows and records becomes the model's.
 
+    embodiment: the robot's name. Datasets of one embodiment share statistics, and a policy keeps what it needs to act
+    on each; empty: the dataset's folder name.
     camera_slots: the model's names of the cameras, one for each, where they differ from the dataset's; a name with
     "wrist" in it is a camera on a gripper.
     state_dims, action_dims: dimensions to keep, in this order, each a name, a number or a range as "0:7"; empty: all.
@@ -37,6 +39,32 @@ class DataConfig(Source):
     value * scale + offset (a joint's sign and zero, which way a gripper opens); empty: as it is.
     relative_actions: action dimensions that are targets for the same dimension of the state; the model learns their
     distance from the state at the start of the chunk.
+    """
+
+    embodiment: str = ""
+    camera_slots: tuple[str, ...] = ()
+    state_dims: tuple[str, ...] = ()
+    action_dims: tuple[str, ...] = ()
+    state_scale: tuple[float, ...] = ()
+    state_offset: tuple[float, ...] = ()
+    action_scale: tuple[float, ...] = ()
+    action_offset: tuple[float, ...] = ()
+    relative_actions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixturePart(PreparedSource):
+    """One `[[data.mixture]]` table. weight: its share of the samples, relative to the other parts' weights."""
+
+    weight: float = setting(1.0, above=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig(PreparedSource):
+    """Which samples a run trains on and in what order.
+
+    mixture: several datasets instead of `path`, each with its own cameras, dimensions and rate; what describes one
+    dataset is then said there.
     augment: crop, turn and recolour pictures in training, as openpi does for π0.5.
     clip_frames, window_samples: the shuffle. Episodes are cut into clips of about `clip_frames` frames (whole groups of
     pictures), clips are permuted, and samples are drawn at random from a window of clips with `window_samples` samples.
@@ -52,17 +80,10 @@ class DataConfig(Source):
     tried again before the run stops.
     """
 
+    mixture: tuple[MixturePart, ...] = ()
     normalization: str = "quantile"  # or "mean_std", "min_max"
     tokenizer: str = "bytes"  # or the path of a tokenizer.json
     max_text_tokens: int = setting(512, least=1)
-    camera_slots: tuple[str, ...] = ()
-    state_dims: tuple[str, ...] = ()
-    action_dims: tuple[str, ...] = ()
-    state_scale: tuple[float, ...] = ()
-    state_offset: tuple[float, ...] = ()
-    action_scale: tuple[float, ...] = ()
-    action_offset: tuple[float, ...] = ()
-    relative_actions: tuple[str, ...] = ()
     augment: bool = False
     clip_frames: int = setting(16, least=1)
     window_samples: int = setting(4096, least=0)
@@ -76,3 +97,24 @@ class DataConfig(Source):
     index_dir: str = "~/.cache/vlarge/index"
     remote_cache_bytes: int = setting(32 << 30, least=0)
     remote_deadline_s: float = setting(120.0, least=0)
+
+    def parts(self) -> tuple[MixturePart, ...]:
+        """Every dataset of the run: the mixture's, or the one that `path` names.
+
+        Raises InputError when there is none, and when something that describes one dataset stands beside a mixture.
+        """
+        own = {item.name: getattr(self, item.name) for item in fields(PreparedSource)}
+        if not self.mixture:
+            if not self.path:
+                raise InputError(
+                    "no dataset: give --data.path FOLDER (LeRobot or RLDS), hf://user/name, or data.mixture"
+                )
+            return (MixturePart(**own),)
+        for item in fields(PreparedSource):
+            if own[item.name] != item.default:
+                raise InputError(
+                    f"data.{item.name} describes one dataset: say it in the tables [[data.mixture]] instead"
+                )
+        if not all(part.path for part in self.mixture):
+            raise InputError("a table [[data.mixture]] has no path: give the folder of its dataset")
+        return self.mixture

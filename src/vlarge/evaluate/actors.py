@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +18,14 @@ Actor = Callable[[Env], Policy]  # the policy that acts in this environment
 def load_actor(reference: str) -> Actor:
     """reference: "expert", "zero", "package.module:function" (called without arguments), or a checkpoint's path.
 
-    Raises InputError when there is no such thing.
+    After a checkpoint's path may stand "#" and the name of the embodiment to act for; without it, the one that fits the
+    environment does. Raises InputError when there is no such thing.
     """
     if reference in BUILT_IN:
         return BUILT_IN[reference]
-    policy = _call(reference) if _names_function(reference) else _load_checkpoint(reference)
+    if not _names_function(reference):
+        return _load_checkpoint(reference)
+    policy = _call(reference)
     return lambda env: policy
 
 
@@ -33,7 +36,7 @@ def fingerprint(reference: str) -> str:
     """
     if reference in BUILT_IN or _names_function(reference):
         return ""
-    root = Path(reference).resolve()
+    root = Path(_split(reference)[0]).resolve()
     if not root.exists():
         raise InputError(
             f"no policy at {reference}: give a checkpoint folder, {', '.join(BUILT_IN)} or module:function"
@@ -98,8 +101,34 @@ def _call(reference: str) -> Policy:
     return policy
 
 
-def _load_checkpoint(reference: str) -> Policy:
-    from vlarge.policy.load import load_policy
+def _load_checkpoint(reference: str) -> Actor:
+    from vlarge.policy.load import load_policies, load_policy
 
-    policy: Policy = load_policy(reference)
-    return policy
+    path, embodiment = _split(reference)
+    if embodiment:
+        policy: Policy = load_policy(path, embodiment=embodiment)
+        return lambda env: policy
+    policies = load_policies(path)
+    return lambda env: _fitting(path, policies, env.spec)
+
+
+def _split(reference: str) -> tuple[str, str]:
+    # A checkpoint's path and the embodiment named after it.
+    path, _, embodiment = reference.rpartition("#")
+    return (path, embodiment) if path and not Path(reference).exists() else (reference, "")
+
+
+def _fitting(path: str, policies: Mapping[str, Policy], spec: EnvSpec) -> Policy:
+    """The policy whose embodiment fits the environment. Raises InputError when none does, or several do."""
+    refused: dict[str, InputError] = {}
+    for name, policy in policies.items():
+        try:
+            policy.check(spec)
+        except InputError as error:
+            refused[name] = error
+    fitting = [name for name in policies if name not in refused]
+    if len(fitting) > 1:
+        raise InputError(f"{path} fits {spec.task} as {', '.join(fitting)}: say which, as {path}#{fitting[0]}")
+    if not fitting:
+        raise next(iter(refused.values()))
+    return policies[fitting[0]]

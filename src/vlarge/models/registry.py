@@ -28,6 +28,9 @@ class Family(Protocol):
     def build(self, sizes: Any) -> nn.Module:
         """A new network. It also has `sample` and `embed_in_order`, as `pi0.model.Pi05` has."""
 
+    def image_tokens(self, sizes: Any) -> int:
+        """Tokens of one image."""
+
     def forward_flops(self, sizes: Any, batch: PackedBatch, num_draws: int) -> float: ...
 
     def from_lerobot(self, theirs: dict[str, Tensor], ours: dict[str, Tensor], sizes: Any) -> dict[str, Tensor]: ...

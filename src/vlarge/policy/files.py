@@ -3,12 +3,13 @@
 config.json                  the kind of policy, its features, and our sizes under "vlarge"
 model.safetensors            weights by LeRobot's names
 train_config.json            the recipe that made them
-policy_preprocessor.json     cameras, image size, prompt, and the statistics that normalise and un-normalise
+policy_preprocessor.json     for each embodiment: cameras, image size, prompt, statistics
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -30,13 +31,21 @@ CONFIG, WEIGHTS, RECIPE, PREPARATION = (
 
 @dataclass(frozen=True)
 class PolicyFiles:
-    """A policy folder, read: `build` makes the network with its weights."""
+    """A policy folder, read: `build` makes the network with its weights.
+
+    preparations: by the name of the embodiment that they are for; at least one.
+    """
 
     folder: Path
     model_name: str
     sizes: Any
-    preparation: Preparation
+    preparations: dict[str, Preparation]
     step: int
+
+    @property
+    def first(self) -> Preparation:
+        """Any of them, for what they have in common: sizes and tokenizer."""
+        return next(iter(self.preparations.values()))
 
     def build(self, device: torch.device) -> nn.Module:
         """The network in evaluation mode. Raises InputError listing every key that does not fit."""
@@ -55,7 +64,7 @@ def write_policy(
     model_name: str,
     sizes: Any,
     weights: dict[str, Tensor],
-    preparation: Preparation,
+    preparations: Mapping[str, Preparation],
     recipe: dict[str, Any],
     step: int,
 ) -> None:
@@ -65,22 +74,29 @@ def write_policy(
     folder.mkdir(parents=True)
     theirs = find_family(model_name).to_lerobot({k: v.detach().cpu() for k, v in weights.items()}, sizes)
     save_file({k: v.contiguous() for k, v in theirs.items()}, folder / WEIGHTS, metadata={"format": "pt"})
-    features = {
-        preparation.chain.camera(key): {"type": "VISUAL", "shape": [3, preparation.image_size, preparation.image_size]}
-        for key in preparation.cameras
-    }
-    features[STATE] = {"type": "STATE", "shape": [preparation.state_normalizer.dim]}
+    horizon = next(iter(preparations.values())).action_horizon
     config = {
         "type": model_name,
-        "chunk_size": preparation.action_horizon,
-        "n_action_steps": preparation.action_horizon,
-        "input_features": features,
-        "output_features": {ACTION: {"type": "ACTION", "shape": [preparation.action_normalizer.dim]}},
+        "chunk_size": horizon,
+        "n_action_steps": horizon,
+        **_features(list(preparations.values())),
         "vlarge": {"sizes": asdict(sizes), "step": step},
     }
     write_json(folder / CONFIG, config)
-    write_json(folder / PREPARATION, preparation.to_json())
+    write_json(folder / PREPARATION, {"embodiments": {name: p.to_json() for name, p in preparations.items()}})
     write_json(folder / RECIPE, recipe)
+
+
+def _features(preparations: Sequence[Preparation]) -> dict[str, Any]:
+    # What LeRobot's config.json says: every camera of any embodiment, the widest state and action.
+    features: dict[str, Any] = {
+        p.chain.camera(key): {"type": "VISUAL", "shape": [3, p.image_size, p.image_size]}
+        for p in preparations
+        for key in p.cameras
+    }
+    features[STATE] = {"type": "STATE", "shape": [max(p.state_normalizer.dim for p in preparations)]}
+    action = {"type": "ACTION", "shape": [max(p.action_normalizer.dim for p in preparations)]}
+    return {"input_features": features, "output_features": {ACTION: action}}
 
 
 def read_policy(path: Path) -> PolicyFiles:
@@ -94,9 +110,16 @@ def read_policy(path: Path) -> PolicyFiles:
         folder=folder,
         model_name=config["type"],
         sizes=find_family(config["type"]).read_sizes(own["sizes"]),
-        preparation=Preparation.from_json(read_json(folder / PREPARATION)),
+        preparations=_read_preparations(folder / PREPARATION),
         step=int(own.get("step", 0)),
     )
+
+
+def _read_preparations(path: Path) -> dict[str, Preparation]:
+    embodiments = read_json(path).get("embodiments")
+    if not isinstance(embodiments, dict) or not embodiments:
+        raise InputError(f"{path} names no embodiment; was this checkpoint written by vlarge?")
+    return {name: Preparation.from_json(each) for name, each in embodiments.items()}
 
 
 def read_weights(files: PolicyFiles, model: nn.Module) -> dict[str, Tensor]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vlarge.contracts import EnvSpec, Observation, Sample, SampleId
+from vlarge.contracts import EnvSpec, InputError, Observation, Sample, SampleId
 from vlarge.data.pack import pack
 from vlarge.models.flow import keyed_generator
 from vlarge.policy.files import PolicyFiles, read_policy
@@ -17,21 +17,39 @@ from vlarge.policy.files import PolicyFiles, read_policy
 UNUSED_ID = SampleId(0, 0, 0)
 
 
-def load_policy(path: str | Path, device: str = "cpu") -> CheckpointPolicy:
-    """Load a run directory, a checkpoint or a policy folder. Raises InputError naming what is missing or wrong."""
-    return CheckpointPolicy(read_policy(Path(path)), torch.device(device))
+def load_policy(path: str | Path, device: str = "cpu", embodiment: str = "") -> CheckpointPolicy:
+    """Load a run directory, a checkpoint or a policy folder, to act on one embodiment.
+
+    embodiment: may be left out where the policy knows only one. Raises InputError naming what is missing or wrong.
+    """
+    files = read_policy(Path(path))
+    known = files.preparations
+    if not embodiment and len(known) > 1:
+        raise InputError(f"{path} acts for {', '.join(known)}: say which")
+    if embodiment and embodiment not in known:
+        raise InputError(f"{path} does not know the embodiment {embodiment!r}; it acts for {', '.join(known)}")
+    chosen = embodiment or next(iter(known))
+    return CheckpointPolicy(files, chosen, files.build(torch.device(device)), torch.device(device))
+
+
+def load_policies(path: str | Path, device: str = "cpu") -> dict[str, CheckpointPolicy]:
+    """The same for every embodiment that it knows, over one network."""
+    files = read_policy(Path(path))
+    model = files.build(torch.device(device))
+    return {name: CheckpointPolicy(files, name, model, torch.device(device)) for name in files.preparations}
 
 
 class CheckpointPolicy:
     """One observation in, one chunk of raw actions out. Holds no episode state: see `chunks.ChunkQueue`."""
 
-    def __init__(self, files: PolicyFiles, device: torch.device) -> None:
-        self.name = f"{files.model_name} step {files.step}"
-        self.preparation = files.preparation
-        self.action_horizon = files.preparation.action_horizon
+    def __init__(self, files: PolicyFiles, embodiment: str, model: Any, device: torch.device) -> None:
+        several = f" for {embodiment}" if len(files.preparations) > 1 else ""
+        self.name = f"{files.model_name} step {files.step}{several}"
+        self.preparation = files.preparations[embodiment]
+        self.action_horizon = self.preparation.action_horizon
         self.num_action_columns = files.sizes.max_action_dim
         self.device = device
-        self.model: Any = files.build(device)  # a module that also has `sample(batch, noise)`
+        self.model = model  # a module that also has `sample(batch, noise)`
 
     def check(self, spec: EnvSpec) -> None:
         """Raise InputError, naming the difference, if this policy cannot act in an environment of this spec."""

@@ -20,6 +20,8 @@ class TrainConfig:
     """batch_size is global: samples per optimizer step over all processes. Learning rates are never scaled for you.
 
     dtype: "bf16" runs matrix products in bfloat16 with fp32 master weights, "fp32" everything in fp32.
+    micro_batch_tokens: above 0, a process works through its share of a step in micro-batches of at most so many tokens
+    (images, text, and the action steps of every draw), which bounds memory and changes no result.
     suffixes_per_prefix: noise and time draws per sample and step; they share one pass over images and text.
     max_time_s: above 0, `steps` is lowered at the end of the warm-up to what fits in that time at the speed measured.
     save_every: steps between checkpoints (0: only at the end); keep_last: checkpoints kept.
@@ -27,6 +29,7 @@ class TrainConfig:
 
     steps: int = setting(1000, least=1)
     batch_size: int = setting(32, least=1)
+    micro_batch_tokens: int = setting(0, least=0)
     dtype: str = "bf16"
     device: str = "auto"
     lr: float = setting(1e-3, above=0, below=1)

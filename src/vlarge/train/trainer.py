@@ -6,8 +6,9 @@ import dataclasses
 import json
 import math
 import signal
+import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,17 +20,19 @@ from vlarge import recipe as recipes
 from vlarge.contracts import InputError, PackedBatch
 from vlarge.data.check import require_trainable
 from vlarge.data.index import Dataset
+from vlarge.data.service.stream import Stream
 from vlarge.models.registry import find_family
 from vlarge.policy.files import write_policy
 from vlarge.recipe import Recipe
 from vlarge.train import hardware
 from vlarge.train.checkpoint import Checkpoints, load_state
 from vlarge.train.ema import Ema
+from vlarge.train.feeding import feed_of, open_data, open_stream
+from vlarge.train.fit import fit
 from vlarge.train.optim import build_optimizer, learning_rate, update
-from vlarge.train.parallel.data import replicate
+from vlarge.train.parallel.data import reducing, replicate
 from vlarge.train.parallel.mesh import World
 from vlarge.train.run_dir import check_vacant, locked, truncate_steps
-from vlarge.train.setup import open_data, open_stream, plan
 from vlarge.train.step import compute_dtype, flow_loss, precision
 from vlarge.train.timing import Stopwatch
 from vlarge.train.track import open_trackers
@@ -55,32 +58,34 @@ class Trainer:
         self._check_batch()
         if recipe.train.num_threads:
             torch.set_num_threads(recipe.train.num_threads)
-        self.dataset: Dataset = open_data(recipe.data)
-        require_trainable(self.dataset)
-        self.plan = plan(recipe, self.dataset)
+        self.datasets: tuple[Dataset, ...] = open_data(recipe.data)
+        for dataset in self.datasets:
+            require_trainable(dataset)
+        self.plan = fit(recipe, self.datasets)
         self._family = find_family(self.plan.model_name)
         self.model = self.plan.build(recipe.run.seed, self.device)
         self.optimizer = build_optimizer(self.model, recipe.train)
         self.ema = Ema(self.model, recipe.train.ema_decay)
         self.checkpoints = Checkpoints(self.run_dir, recipe.train.keep_last)
         self.step = 0
+        self._stream: Stream | None = None
+        self._replaced_before: list[Any] = []  # samples that could not be read, and what stood in for each
         self._bad_steps = 0
         self._warmup_step_s: list[float] = []
         if resume:
             self._restore()
-        self.replica = replicate(self.model, self.world)
+        self.replica = replicate(self.model, self.world, partly_used=self.plan.sometimes_blind)
 
     def train(self) -> Path:
         """Train to the last step, or to Ctrl-C; save; return the checkpoint."""
         with ExitStack() as stack:
             trackers = stack.enter_context(self._opened())
             stop = stack.enter_context(stop_on_signal())
-            stream = open_stream(
-                self.recipe, self.dataset, self.plan.preparation, self.world, self.step, self._note_event
-            )
-            stack.callback(stream.close)
+            feed = feed_of(self.recipe, self.plan, self.world, self.step)
+            self._stream = open_stream(self.recipe, self.datasets, feed, self.world, self._note_event)
+            stack.callback(self._stream.close)
             while not self.finished:
-                record, stopping = self._train_step(stream, stop)
+                record, stopping = self._train_step(self._stream, stop)
                 self._fit_steps(record["step_s"])
                 for tracker in trackers:
                     tracker.log(record)
@@ -97,8 +102,9 @@ class Trainer:
     def save(self) -> Path:
         """Write a checkpoint of this step (the main process does), unless it is there already."""
         folder = self.run_dir / "checkpoints" / f"{self.step:08d}"
+        replaced = self._replaced()
         if self.world.is_main:
-            self.checkpoints.save(self.step, self._write_policy, self._state())
+            self.checkpoints.save(self.step, self._write_policy, self._state(replaced))
         self.world.barrier()
         return folder
 
@@ -106,8 +112,28 @@ class Trainer:
         """One optimizer step; its record for steps.jsonl, and whether any process was asked to stop."""
         c, watch = self.recipe.train, Stopwatch()
         with watch.section("data_wait"):
-            (batch,) = next(stream)
-        num_valid, num_samples, stops = self.world.sum(batch.num_valid_values, batch.num_samples, len(stop))
+            batches = next(stream)
+        num_valid, num_samples, stops = self.world.sum(
+            sum(batch.num_valid_values for batch in batches), sum(batch.num_samples for batch in batches), len(stop)
+        )
+        loss_sum = 0.0
+        for number, batch in enumerate(batches, 1):
+            if batch.num_samples:
+                with reducing(self.replica, now=number == len(batches)):
+                    loss_sum += self._add_gradients(batch, num_valid, watch)
+        with watch.section("optimizer"):
+            lr = learning_rate(self.step, c)
+            norm = update(self.model, self.optimizer, lr, c.clip_norm)
+            self._count_bad(norm)
+            self.ema.update(self.model, self.step)
+        (loss,) = self.world.sum(loss_sum)
+        self.step += 1
+        record = {"step": self.step, "loss": loss, "grad_norm": norm, "lr": lr}
+        return record | self._speed(watch, batches, num_samples), bool(stops)
+
+    def _add_gradients(self, batch: PackedBatch, num_valid: float, watch: Stopwatch) -> float:
+        """Of one micro-batch; returns its share of the loss."""
+        c = self.recipe.train
         with watch.section("forward"), precision(c.dtype, self.device):
             loss = flow_loss(
                 self.replica, batch, seed=self.recipe.run.seed, step=self.step, num_draws=c.suffixes_per_prefix,
@@ -115,20 +141,12 @@ class Trainer:
             )  # fmt: skip
         with watch.section("backward"):
             (loss * self.world.size).backward()  # DDP averages; the loss is a share of a global sum
-        with watch.section("optimizer"):
-            lr = learning_rate(self.step, c)
-            norm = update(self.model, self.optimizer, lr, c.clip_norm)
-            self._count_bad(norm)
-            self.ema.update(self.model, self.step)
-        (loss_value,) = self.world.sum(loss.item())
-        self.step += 1
-        record = {"step": self.step, "loss": loss_value, "grad_norm": norm, "lr": lr}
-        return record | self._speed(watch, batch, num_samples), bool(stops)
+        return loss.item()
 
     def _fit_steps(self, step_s: float) -> None:
-        """With a time budget: when the warm-up ends, fix the number of steps by the pace of its quickest quarter.
+        """With a time budget: when the warm-up ends, fix the number of steps by its median pace.
 
-        The quickest, because the first steps also start threads and fill the window, and a burst of other work on the
+        The median, because the first steps also start threads and fill the window, and a burst of other work on the
         machine should not shorten the whole run. The learning rate of the warm-up does not depend on that number, so
         the run stays a function of its recipe: recipe.toml is written again with the number in it.
         """
@@ -137,8 +155,7 @@ class Trainer:
             return
         self._warmup_step_s.append(step_s)
         if self.step == c.warmup_steps:
-            quick_s = sorted(self._warmup_step_s)[len(self._warmup_step_s) // 4]
-            (mean_s,) = self.world.sum(quick_s / self.world.size)
+            (mean_s,) = self.world.sum(statistics.median(self._warmup_step_s) / self.world.size)
             affordable = max(int(c.max_time_s / mean_s), c.warmup_steps)
             self._set_steps(min(c.steps, affordable))
             if self.world.is_main:
@@ -150,8 +167,9 @@ class Trainer:
     def _write_recipe(self) -> None:
         (self.run_dir / "recipe.toml").write_text(recipes.dump(self.recipe))
 
-    def _speed(self, watch: Stopwatch, batch: PackedBatch, num_samples: float) -> dict[str, float]:
-        flops = 3 * self._family.forward_flops(self.plan.sizes, batch, self.recipe.train.suffixes_per_prefix)
+    def _speed(self, watch: Stopwatch, batches: Sequence[PackedBatch], num_samples: float) -> dict[str, float]:
+        draws = self.recipe.train.suffixes_per_prefix
+        flops = 3 * sum(self._family.forward_flops(self.plan.sizes, batch, draws) for batch in batches)
         used, fraction = hardware.memory(self.device)
         return {
             "samples_per_s": num_samples / watch.total_s,
@@ -201,16 +219,45 @@ class Trainer:
     def _write_policy(self, folder: Path) -> None:
         write_policy(
             folder, model_name=self.plan.model_name, sizes=self.plan.sizes, weights=self.ema.state,
-            preparation=self.plan.preparation, recipe=dataclasses.asdict(self.recipe), step=self.step,
+            preparations=self.plan.by_embodiment, recipe=dataclasses.asdict(self.recipe), step=self.step,
         )  # fmt: skip
 
-    def _state(self) -> dict[str, Any]:
+    def _replaced(self) -> list[Any]:
+        """[sample, the one in its place] of every replacement so far, on any process."""
+        own = [[list(r.bad), list(r.used)] for r in (self._stream.replacements if self._stream else ())]
+        return self._replaced_before + [pair for text in self.world.texts(json.dumps(own)) for pair in json.loads(text)]
+
+    def _state(self, replaced: Sequence[Any] = ()) -> dict[str, Any]:
+        position = {
+            "step": self.step,
+            "steps": self.recipe.train.steps,
+            "order": self._order_settings(),
+            "replaced": json.dumps(replaced),
+        }
         return {
             "model": self.model.state_dict(),
             "optimizer": get_optimizer_state_dict(self.model, self.optimizer),
             "ema": self.ema.state,
-            "position": {"step": self.step, "steps": self.recipe.train.steps, "dataset": self.dataset.revision},
+            "position": position,
         }
+
+    def _order_settings(self) -> str:
+        return json.dumps(feed_of(self.recipe, self.plan, self.world, 0).decides_order(self.datasets))
+
+    def _check_order(self, before: dict[str, Any], last: Path) -> None:
+        now = json.loads(self._order_settings())
+        if before["dataset"] != now["dataset"]:
+            roots = ", ".join(dataset.root for dataset in self.datasets)
+            raise InputError(
+                f"{roots} is another dataset than {last} was trained on, or has changed since;"
+                " resuming would mix the two"
+            )
+        for name in now:
+            if before[name] != now[name]:
+                raise InputError(
+                    f"{name} was {before[name]} when this run began and is {now[name]}: samples would come in another"
+                    " order; resume with the value it had, or start a new run with model.init"
+                )
 
     def _restore(self) -> None:
         last = self.checkpoints.last()
@@ -218,15 +265,12 @@ class Trainer:
             raise InputError(f"{self.run_dir} has no checkpoint to resume from; start it without --resume")
         state = self._state()
         load_state(last / "training_state", state)
-        if state["position"]["dataset"] != self.dataset.revision:
-            raise InputError(
-                f"{self.dataset.root} is another dataset than {last} was trained on, or has changed since;"
-                " resuming would mix the two"
-            )
+        self._check_order(json.loads(state["position"]["order"]), last)
         self.model.load_state_dict(state["model"])
         set_optimizer_state_dict(self.model, self.optimizer, state["optimizer"])
         self.ema.load(state["ema"])
         self.step = int(state["position"]["step"])
+        self._replaced_before = json.loads(state["position"]["replaced"])
         if self.recipe.train.max_time_s and self.step >= self.recipe.train.warmup_steps:
             self._set_steps(int(state["position"]["steps"]))
 

@@ -38,7 +38,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
         model_name="pi05",
         sizes=sizes,
         weights=model.state_dict(),
-        preparation=preparation,
+        preparations={"arm": preparation},
         recipe={"train": {"steps": 1}},
         step=4,
     )
@@ -91,7 +91,9 @@ def test_relative_actions_start_from_the_state_that_was_seen(checkpoint: Path, t
     copy = tmp_path / "copy"
     shutil.copytree(checkpoint, copy)
     file = copy / "checkpoints" / "last" / "pretrained_model" / "policy_preprocessor.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"stages": [{"stage": "relative", "dims": [0, 1]}]}))
+    stored = json.loads(file.read_text())
+    stored["embodiments"]["arm"]["stages"] = [{"stage": "relative", "dims": [0, 1]}]
+    file.write_text(json.dumps(stored))
     relative, absolute = (load_policy(path).infer(observation(), (0,)) for path in (copy, checkpoint))
     np.testing.assert_allclose(relative - absolute, np.tile([4.0, 6.0, 0.0], (6, 1)), rtol=1e-5)
 
@@ -147,8 +149,7 @@ def test_the_queue_hands_out_some_of_a_chunk_or_all() -> None:
     ("file", "change", "message"),
     [
         ("config.json", {"type": None}, "not written by vlarge"),
-        ("policy_preprocessor.json", {"cameras": 3}, "preparation is damaged"),
-        ("policy_preprocessor.json", {"tokenizer": None}, "preparation is damaged"),
+        ("policy_preprocessor.json", {"embodiments": {}}, "names no embodiment"),
     ],
 )
 def test_damaged_metadata_is_named(checkpoint: Path, tmp_path: Path, file: str, change: dict, message: str) -> None:
@@ -157,4 +158,16 @@ def test_damaged_metadata_is_named(checkpoint: Path, tmp_path: Path, file: str, 
     path = copy / "checkpoints" / "last" / "pretrained_model" / file
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(InputError, match=message):
+        load_policy(copy)
+
+
+@pytest.mark.parametrize("change", [{"cameras": 3}, {"tokenizer": None}])
+def test_a_damaged_preparation_is_named(checkpoint: Path, tmp_path: Path, change: dict) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(checkpoint, copy)
+    path = copy / "checkpoints" / "last" / "pretrained_model" / "policy_preprocessor.json"
+    stored = json.loads(path.read_text())
+    stored["embodiments"]["arm"] |= change
+    path.write_text(json.dumps(stored))
+    with pytest.raises(InputError, match="preparation is damaged"):
         load_policy(copy)

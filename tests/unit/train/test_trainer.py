@@ -3,18 +3,24 @@
 import errno
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from vlarge import recipe as recipes
-from vlarge.contracts import InputError
+from vlarge.contracts import InputError, Observation, PackedBatch
 from vlarge.policy.files import read_policy
 from vlarge.policy.load import load_policy
 from vlarge.recipe import Recipe
 from vlarge.train import checkpoint
+from vlarge.train.feeding import feed_of, open_stream
 from vlarge.train.trainer import Trainer
 
 
@@ -99,7 +105,7 @@ def test_the_published_weights_are_the_running_average(small: Recipe, tmp_path: 
 
 def test_numbers_of_the_state_start_in_order(small: Recipe) -> None:
     trainer = Trainer(small)
-    ids = torch.from_numpy(trainer.plan.preparation.tokenizer.ordered_ids[0])
+    ids = torch.from_numpy(trainer.plan.preparations[0].tokenizer.ordered_ids[0])
     rows = trainer.model.embed.weight[ids].detach()
     near, far = (torch.nn.functional.cosine_similarity(rows[:-n], rows[n:]).mean() for n in (1, 120))
     assert near > far + 0.2
@@ -123,6 +129,8 @@ def test_resume_needs_a_checkpoint_of_this_dataset_and_model(small: Recipe) -> N
     Trainer(small).save()
     with pytest.raises(InputError, match="has changed since"):
         Trainer(recipes.replace(small, "data.exclude_episodes", (1,)), resume=True)
+    with pytest.raises(InputError, match=r"data\.window_samples was 12 when this run began and is 0"):
+        Trainer(recipes.replace(small, "data.window_samples", 0), resume=True)
     with pytest.raises(InputError, match=r"does not fit this run \(Size mismatch"):
         Trainer(recipes.replace(small, "model.image_size", 64), resume=True)
 
@@ -166,7 +174,8 @@ def test_training_goes_on_from_a_policy(small: Recipe, tmp_path: Path) -> None:
     first = Trainer(small).train()
     recipe = recipes.replace(recipes.replace(small, "run.dir", str(tmp_path / "next")), "model.init", str(first))
     trainer = Trainer(recipe)
-    assert trainer.plan.preparation.to_json() == read_policy(first).preparation.to_json()
+    (preparation,) = trainer.plan.preparations
+    assert preparation.to_json() == read_policy(first).first.to_json()
     assert same({k: v.clone() for k, v in trainer.model.state_dict().items()}, load_policy(first).model.state_dict())
 
 
@@ -206,16 +215,16 @@ def test_a_time_budget_fixes_the_steps_when_the_warm_up_ends(small: Recipe, tmp_
     assert Trainer(recipe, resume=True).finished
 
 
-def test_the_pace_is_that_of_the_quickest_quarter(small: Recipe) -> None:
+def test_the_pace_is_the_median_of_the_warm_up(small: Recipe) -> None:
     recipe = small
-    for key, value in (("train.steps", 1000), ("train.warmup_steps", 8), ("train.max_time_s", 20.0)):
+    for key, value in (("train.steps", 1000), ("train.warmup_steps", 8), ("train.max_time_s", 100.0)):
         recipe = recipes.replace(recipe, key, value)
     trainer = Trainer(recipe)
     trainer.run_dir.mkdir()
     for step, step_s in enumerate([9.0, 5.0, 1.0, 5.0, 1.0, 2.0, 5.0, 5.0], 1):
         trainer.step = step
         trainer._fit_steps(step_s)
-    assert trainer.recipe.train.steps == 20 / 2
+    assert trainer.recipe.train.steps == 100 / 5
 
 
 @pytest.mark.parametrize(
@@ -237,3 +246,71 @@ def test_a_run_that_cannot_be_is_refused_before_it_begins(small: Recipe, key: st
 def test_a_gpu_that_is_not_there_is_named(small: Recipe) -> None:
     with pytest.raises(InputError, match="torch sees no GPU here"):
         Trainer(recipes.replace(small, "train.device", "cuda"))
+
+
+def test_micro_batches_change_nothing(small: Recipe, tmp_path: Path) -> None:
+    Trainer(small).train()
+    cut = recipes.replace(recipes.replace(small, "run.dir", str(tmp_path / "cut")), "train.micro_batch_tokens", 170)
+    trainer = Trainer(cut)
+    assert len(next(peek(trainer))) > 1
+    trainer.train()
+    for whole, parts in zip(losses(tmp_path / "run"), losses(tmp_path / "cut"), strict=True):
+        assert parts == pytest.approx(whole, rel=1e-5)
+
+
+def peek(trainer: Trainer) -> Iterator[list[PackedBatch]]:
+    feed = feed_of(trainer.recipe, trainer.plan, trainer.world, 0)
+    stream = open_stream(trainer.recipe, trainer.datasets, feed, trainer.world, print)
+    try:
+        yield from stream
+    finally:
+        stream.close()
+
+
+def test_a_mixture_of_robots_trains_resumes_and_acts(
+    small: Recipe, dataset_path: Path, tmp_path: Path, make_datasets: ModuleType
+) -> None:
+    other = tmp_path / "other"
+    spec = make_datasets.Spec("v2.1", episodes=3, length="8:12", cameras="front", fps=30, state_dim=3, action_dim=5)
+    make_datasets.make(other, spec)
+    recipe = recipes.replace(small, "data.path", "")
+    recipe = recipes.replace(recipe, "data.mixture", [{"path": str(dataset_path)}, {"path": str(other), "weight": 3}])
+    Trainer(recipe).train()
+    parts = recipes.replace(recipe, "run.dir", str(tmp_path / "parts"))
+    Trainer(recipes.replace(parts, "train.steps", 3)).train()
+    stored = recipes.load([tmp_path / "parts" / "recipe.toml"])
+    assert stored.data.mixture == recipe.data.mixture
+    Trainer(parts, resume=True).train()
+    assert losses(tmp_path / "parts")[3:] == losses(tmp_path / "run")[3:]
+    heavier = [{"path": str(dataset_path)}, {"path": str(other), "weight": 2}]
+    with pytest.raises(InputError, match="weight was"):
+        Trainer(recipes.replace(parts, "data.mixture", heavier), resume=True)
+    with pytest.raises(InputError, match="acts for set, other: say which"):
+        load_policy(tmp_path / "run")
+    policy = load_policy(tmp_path / "run", embodiment="other")
+    image = np.zeros((48, 64, 3), np.uint8)
+    actions = policy.infer(Observation({"observation.images.front": image}, np.zeros(3, np.float32), "go"), (0,))
+    assert actions.shape == (4, 5)
+
+
+def test_replaced_samples_are_in_the_data_state(small: Recipe, tmp_path: Path, make_datasets: ModuleType) -> None:
+    data = tmp_path / "damaged"
+    make_datasets.make(data, make_datasets.Spec("v3.0", episodes=2, length="12", images=True))
+    cut_a_picture(data)
+    recipe = recipes.replace(recipes.replace(small, "data.path", str(data)), "data.max_bad_fraction", 0.5)
+    trainer = Trainer(recipe)
+    trainer.train()
+    replaced = trainer._replaced()
+    assert {tuple(bad) for bad, _ in replaced} == {(0, 0, 5)}
+    assert Trainer(recipe, resume=True)._replaced() == replaced
+
+
+def cut_a_picture(data: Path) -> None:
+    """Frame 5 of episode 0, so that only decoding can tell."""
+    (file,) = data.glob("data/*/*.parquet")
+    table, key = pq.read_table(file), "observation.images.top"
+    pictures = table[key].to_pylist()
+    pictures[5]["bytes"] = pictures[5]["bytes"][:200]
+    place = table.schema.get_field_index(key)
+    column = pa.array(pictures, table[key].type)
+    pq.write_table(table.set_column(place, table.schema.field(place), column), file)

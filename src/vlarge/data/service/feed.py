@@ -34,7 +34,8 @@ class Feed:
 
     cache_dir: where frames are kept at their final size, at most cache_bytes for each source; "" for nowhere. A dataset
     that fits into a part of memory_bytes is kept there all the same, if `keep_small`.
-    num_threads: that decode; 0 stands for one per core. budget_tokens: of a micro-batch, 0 for one micro-batch a step.
+    num_threads: that decode; 0 stands for one per core. budget_tokens: of a micro-batch, 0 for one micro-batch a step;
+    an image counts as image_tokens, and each action step once for each of the suffixes_per_prefix.
     """
 
     sources: tuple[Source, ...]
@@ -51,6 +52,7 @@ class Feed:
     memory_bytes: int = 4 << 30
     budget_tokens: int = 0
     image_tokens: int = 0
+    suffixes_per_prefix: int = 1
     augment: bool = False
     keep_small: bool = True
     cache_dir: str = ""
@@ -97,8 +99,22 @@ class Feed:
             self.batch_size,
             node=self.node,
             budget_tokens=self.budget_tokens,
+            suffixes_per_prefix=self.suffixes_per_prefix,
             horizon_samples=max(held // len(parts), self.batch_size),
         )
+
+    def decides_order(self, datasets: Sequence[Dataset]) -> dict[str, Any]:
+        """Everything that the sequence of samples depends on, by the name of its setting. datasets: of the sources."""
+        horizons = {p["action_horizon"] for p in self.preparations}
+        return {
+            "run.seed": self.seed,
+            "train.batch_size": self.batch_size,
+            "data.clip_frames": self.clip_frames,
+            "data.window_samples": self.window_samples,
+            "weight": [*self.weights],
+            "model.action_horizon": sorted(horizons),
+            "dataset": [dataset.revision for dataset in datasets],
+        }
 
     def _open(self, source: Source) -> Dataset:
         return open_dataset(

@@ -123,6 +123,7 @@ class Plan:
         *,
         node: Node = ALONE,
         budget_tokens: int = 0,
+        suffixes_per_prefix: int = 1,
         horizon_samples: int = 4096,
     ) -> None:
         self.parts = tuple(parts)
@@ -130,6 +131,7 @@ class Plan:
         self.batch_size = batch_size
         self.node = node
         self.budget_tokens = budget_tokens
+        self.suffixes_per_prefix = suffixes_per_prefix
         self.horizon_samples = horizon_samples
         self.layout = lru_cache(maxsize=1024)(self._make_layout)
 
@@ -195,7 +197,7 @@ class Plan:
             shapes[rows, 1], shapes[rows, 2] = part.costs(samples[rows, 1], samples[rows, 2])
             homes[rows] = (k << 56) + (samples[rows, 1] << 24) + samples[rows, 2] // part.clip_frames
         image_tokens = np.array([part.image_tokens for part in self.parts])[samples[:, 0]]
-        costs = shapes[:, 0] * image_tokens + shapes[:, 1] + shapes[:, 2]
+        costs = shapes[:, 0] * image_tokens + shapes[:, 1] + self.suffixes_per_prefix * shapes[:, 2]
         return self._lay_out(shapes, costs, share_out(costs, homes, self.node.num_nodes, self.node.ranks_per_node))
 
     def _lay_out(self, shapes: np.ndarray, costs: np.ndarray, ranks: np.ndarray) -> Layout:
@@ -204,14 +206,14 @@ class Plan:
         for rank in range(num_ranks):
             own = np.flatnonzero(ranks == rank)
             batches.append([own[members] for members in micro_batches(costs[own], self.budget_tokens)])
-        num_micro = max(map(len, batches))  # ranks run equally many: an empty one where need be
+        num_micro = max(map(len, batches))  # ranks run equally many: empty ones first where need be
         first = self.node.number * self.node.ranks_per_node
         rank_G = np.where((ranks >= first) & (ranks < first + self.node.ranks_per_node), ranks - first, -1)
         micro_G, row_G, image_row_G = np.zeros((3, len(ranks)), np.int64)
         sizes = []
         for own_batches in batches[first : first + self.node.ranks_per_node]:
             own_sizes = [(0, 0)] * num_micro
-            for number, members in enumerate(own_batches):
+            for number, members in enumerate(own_batches, num_micro - len(own_batches)):
                 ordered = members[np.lexsort((members, *shapes[members].T[::-1]))]
                 images = shapes[ordered, 0]
                 micro_G[ordered], row_G[ordered] = number, np.arange(len(ordered))

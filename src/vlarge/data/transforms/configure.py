@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vlarge.contracts import ACTION, STATE, InputError
-from vlarge.data.config import DataConfig
-from vlarge.data.stats import FeatureStats, compute
+from vlarge.data.config import PreparedSource
+from vlarge.data.stats import Accumulator, FeatureStats, dataset_stats, merge
 from vlarge.data.transforms.stages import Chain, Relative, Rename, Rescale, Select, Stage
 
 if TYPE_CHECKING:
     from vlarge.data.index import Dataset
 
 
-def chain_for(config: DataConfig, dataset: Dataset, action_mean_A: np.ndarray) -> Chain:
+def chain_for(config: PreparedSource, dataset: Dataset, action_mean_A: np.ndarray) -> Chain:
     """The chain of stages; empty where the recipe asks for none.
 
     action_mean_A: what an action dimension that is not kept gets when a policy acts. Raises InputError for a dimension
@@ -38,19 +38,35 @@ def chain_for(config: DataConfig, dataset: Dataset, action_mean_A: np.ndarray) -
     return Chain(tuple(stages))
 
 
-def chain_stats(dataset: Dataset, chain: Chain, horizon: int) -> dict[str, FeatureStats]:
-    """Statistics of state and action as `chain` gives them, over the usable episodes (see `Chain.action_rows`)."""
+def prepared_stats(
+    datasets: Sequence[Dataset], chains: Sequence[Chain], horizon: int, index_dir: str
+) -> dict[str, FeatureStats]:
+    """Statistics of state and action over the usable episodes of datasets of one embodiment, as their chains give them.
 
-    def actions() -> Iterator[np.ndarray]:
-        for episode in dataset.episodes:
-            table = dataset.read_table(episode)
-            yield from chain.action_rows(table.state_TA, table.action_TA, horizon)
+    horizon: steps of a chunk (see `Chain.action_rows`). index_dir: where those of a dataset as it is are kept. Raises
+    InputError when the chains give different dimensions.
+    """
+    if len(datasets) == 1 and chains[0].keeps_numbers:
+        return dataset_stats(datasets[0], index_dir)
+    parts = [_accumulated(dataset, chain, horizon) for dataset, chain in zip(datasets, chains, strict=True)]
+    return {key: merge([part[key] for part in parts]).result() for key in (STATE, ACTION)}
 
-    states = (chain.state(dataset.read_table(episode).state_TA) for episode in dataset.episodes)
-    return {STATE: compute(states), ACTION: compute(actions())}
+
+def _accumulated(dataset: Dataset, chain: Chain, horizon: int) -> dict[str, Accumulator]:
+    found = {STATE: Accumulator(), ACTION: Accumulator()}
+    for episode in dataset.episodes:
+        table = dataset.read_table(episode)
+        found[STATE].add(_finite(chain.state(table.state_TA)))
+        for rows in chain.action_rows(table.state_TA, table.action_TA, horizon):
+            found[ACTION].add(_finite(rows))
+    return found
 
 
-def camera_slots(config: DataConfig, dataset: Dataset) -> dict[str, str]:
+def _finite(rows: np.ndarray) -> np.ndarray:
+    return rows[np.isfinite(rows).all(1)]
+
+
+def camera_slots(config: PreparedSource, dataset: Dataset) -> dict[str, str]:
     """Feature key -> the model's name of each camera in use. Raises InputError when there are not as many names."""
     keys, names = dataset.camera_keys, config.camera_slots or dataset.camera_keys
     if len(names) != len(keys):
@@ -85,7 +101,7 @@ def _find(setting: str, wanted: Sequence[str], names: Sequence[str]) -> tuple[in
     return tuple(found)
 
 
-def _rescale(config: DataConfig, state_dim: int, action_dim: int) -> list[Stage]:
+def _rescale(config: PreparedSource, state_dim: int, action_dim: int) -> list[Stage]:
     given = [
         ("state_scale", state_dim, 1.0),
         ("state_offset", state_dim, 0.0),

@@ -158,6 +158,11 @@ class Chain:
     def uses_state(self) -> bool:
         return any(stage.uses_state for stage in self.stages)
 
+    @property
+    def keeps_numbers(self) -> bool:
+        """Whether state and action come out as they went in."""
+        return all(isinstance(stage, Rename) for stage in self.stages)
+
     def dims_before(self, state_dim: int, action_dim: int) -> tuple[int, int]:
         """Dimensions of raw state and action, from those after the last stage."""
         for stage in reversed(self.stages):

@@ -77,6 +77,11 @@ def resolve(model: ModelConfig, *, vocab_size: int, action_dim: int) -> Pi0Confi
     return sizes
 
 
+def image_tokens(sizes: Pi0Config) -> int:
+    """Tokens of one image: its patches."""
+    return (sizes.image_size // sizes.patch) ** 2
+
+
 def check_action_dim(sizes: Pi0Config, action_dim: int) -> None:
     if action_dim > sizes.max_action_dim:
         raise InputError(

@@ -32,14 +32,21 @@ class World:
         dist.all_reduce(total)
         return total.tolist()
 
-    def of_this_node(self, text: str) -> str:
-        """What the first process of this node says; others may say anything. At most 128 bytes."""
+    def texts(self, text: str) -> list[str]:
+        """What every process says, by rank."""
         if self.size == 1:
-            return text
-        mine = torch.tensor([*text.encode().ljust(128)], dtype=torch.uint8)
-        said = [torch.empty_like(mine) for _ in range(self.size)]
-        dist.all_gather(said, mine)
-        return bytes(said[self.rank - self.local_rank].tolist()).decode().strip()
+            return [text]
+        own = torch.tensor([*text.encode()], dtype=torch.uint8)
+        lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        dist.all_gather(lengths, torch.tensor([len(own)]))
+        padded = torch.nn.functional.pad(own, (0, max(int(n) for n in lengths) - len(own)))
+        said = [torch.empty_like(padded) for _ in range(self.size)]
+        dist.all_gather(said, padded)
+        return [bytes(each[: int(n)].tolist()).decode() for each, n in zip(said, lengths, strict=True)]
+
+    def of_this_node(self, text: str) -> str:
+        """What the first process of this node says; others may say anything."""
+        return self.texts(text)[self.rank - self.local_rank]
 
     def barrier(self) -> None:
         if self.size > 1:

@@ -1,0 +1,189 @@
+"""What a recipe and its datasets make together: how samples are prepared, how large the model is, its first weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vlarge.contracts import ACTION, STATE, InputError
+from vlarge.data.config import DataConfig, MixturePart
+from vlarge.data.hub import resolve
+from vlarge.data.index import Dataset
+from vlarge.data.stats import FeatureStats, dataset_stats
+from vlarge.data.tokens import Tokenizer, load_tokenizer
+from vlarge.data.transforms import Chain, Normalizer, Preparation
+from vlarge.data.transforms.configure import camera_slots, chain_for, prepared_stats
+from vlarge.models.registry import find_family
+from vlarge.policy.files import PolicyFiles, build_model, read_policy
+from vlarge.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Plan:
+    """model_name, sizes: the network. init: a policy whose weights it starts from.
+
+    preparations: one for each dataset of the run; embodiments: the name of the robot in each.
+    """
+
+    model_name: str
+    sizes: Any
+    preparations: tuple[Preparation, ...]
+    embodiments: tuple[str, ...]
+    init: PolicyFiles | None
+
+    @property
+    def by_embodiment(self) -> dict[str, Preparation]:
+        """What a policy needs to act on each robot: the preparation of its first dataset."""
+        found: dict[str, Preparation] = {}
+        for name, preparation in zip(self.embodiments, self.preparations, strict=True):
+            found.setdefault(name, preparation)
+        return found
+
+    @property
+    def sometimes_blind(self) -> bool:
+        """Whether some datasets have cameras and others none, so that a batch may have no use for the vision tower."""
+        return len({bool(preparation.cameras) for preparation in self.preparations}) > 1
+
+    def build(self, seed: int, device: torch.device) -> Any:
+        """The network with its first weights, the same on every process."""
+        if self.init is not None:
+            return self.init.build(device).train()
+        torch.manual_seed(seed)
+        model: Any = build_model(self.model_name, self.sizes, device)
+        model.embed_in_order(self.preparations[0].tokenizer.ordered_ids)
+        return model
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A dataset of the run. known: how a policy that the run starts from prepares it already."""
+
+    config: MixturePart
+    dataset: Dataset
+    embodiment: str
+    known: Preparation | None
+
+
+def fit(recipe: Recipe, datasets: Sequence[Dataset]) -> Plan:
+    """Fit the recipe to its datasets. Raises InputError where they do not go together.
+
+    Of a policy that the run starts from, the sizes, the tokenizer, and for each embodiment that it knows the cameras,
+    stages and statistics win over the recipe's and the dataset's.
+    """
+    init = _initial_policy(recipe)
+    parts = _parts(recipe.data, datasets, init)
+    chains = [_chain(part, recipe.data.index_dir) for part in parts]
+    tokenizer = init.first.tokenizer if init else load_tokenizer(recipe.data.tokenizer)
+    action_dim = max(_action_dim(part, chain) for part, chain in zip(parts, chains, strict=True))
+    sizes = init.sizes if init else _sizes(recipe, tokenizer, action_dim)
+    if action_dim > sizes.max_action_dim:
+        raise InputError(f"model.init takes {sizes.max_action_dim} action dimensions, the data has {action_dim}")
+    max_text_tokens = init.first.max_text_tokens if init else recipe.data.max_text_tokens
+    places = _places(parts, chains)
+    stats = _stats(parts, chains, sizes.action_horizon, recipe.data.index_dir)
+
+    def prepared(part: _Part, chain: Chain) -> Preparation:
+        own = stats[part.embodiment]
+        return Preparation(
+            image_size=sizes.image_size,
+            action_horizon=sizes.action_horizon,
+            cameras=tuple(sorted(part.dataset.camera_keys, key=lambda key: places[chain.camera(key)])),
+            tokenizer=tokenizer,
+            state_normalizer=Normalizer(recipe.data.normalization, own[STATE]),
+            action_normalizer=Normalizer(recipe.data.normalization, own[ACTION]),
+            max_text_tokens=max_text_tokens,
+            chain=chain,
+        )
+
+    preparations = tuple(part.known or prepared(part, chain) for part, chain in zip(parts, chains, strict=True))
+    return Plan(recipe.model.name, sizes, preparations, tuple(part.embodiment for part in parts), init)
+
+
+def embodiment_names(parts: Sequence[MixturePart]) -> list[str]:
+    """The robot of each part: as the recipe calls it, or else its dataset's folder. Raises InputError for twins."""
+    names = [part.embodiment or Path(part.path).name or Path(part.path).resolve().name for part in parts]
+    unnamed = [name for part, name in zip(parts, names, strict=True) if not part.embodiment]
+    twin = next((name for name in unnamed if names.count(name) > 1), None)
+    if twin is not None:
+        raise InputError(
+            f"two datasets of data.mixture are called {twin!r}: give each its embodiment, the same name where the robot"
+            " is the same and statistics are to be shared"
+        )
+    return names
+
+
+def _initial_policy(recipe: Recipe) -> PolicyFiles | None:
+    if not recipe.model.init:
+        return None
+    init = read_policy(resolve(recipe.model.init, repo_type="model"))
+    if init.model_name != recipe.model.name:
+        raise InputError(f"model.init holds a {init.model_name!r} policy, the recipe asks for {recipe.model.name!r}")
+    return init
+
+
+def _parts(data: DataConfig, datasets: Sequence[Dataset], init: PolicyFiles | None) -> list[_Part]:
+    configs = data.parts()
+    parts = []
+    for config, name, dataset in zip(configs, embodiment_names(configs), datasets, strict=True):
+        known_name = _known_name(init.preparations, config, name) if init else None
+        known = _fitted(init.preparations[known_name], config, dataset) if init and known_name else None
+        parts.append(_Part(config, dataset, known_name or name, known))
+    return parts
+
+
+def _known_name(preparations: Mapping[str, Preparation], config: MixturePart, name: str) -> str | None:
+    # The policy's name of this embodiment; None for one that the recipe names and the policy has never seen.
+    if name in preparations:
+        return name
+    if config.embodiment:
+        return None
+    if len(preparations) > 1:
+        raise InputError(
+            f"model.init acts for {', '.join(preparations)}: set the embodiment of {config.path} to one of them, or to"
+            " a new name"
+        )
+    return next(iter(preparations))
+
+
+def _fitted(known: Preparation, config: MixturePart, dataset: Dataset) -> Preparation:
+    if config.camera_slots:
+        known = known.look_through(camera_slots(config, dataset))
+    known.check_fit("model.init", dataset.root, dataset.camera_keys, dataset.state_dim, dataset.action_dim)
+    return known
+
+
+def _chain(part: _Part, index_dir: str) -> Chain:
+    if part.known:
+        return part.known.chain
+    return chain_for(part.config, part.dataset, dataset_stats(part.dataset, index_dir)[ACTION].mean)
+
+
+def _action_dim(part: _Part, chain: Chain) -> int:
+    state_A, action_A = torch.zeros(part.dataset.state_dim).numpy(), torch.zeros(part.dataset.action_dim).numpy()
+    return len(chain.actions(action_A, state_A))
+
+
+def _sizes(recipe: Recipe, tokenizer: Tokenizer, action_dim: int) -> Any:
+    family = find_family(recipe.model.name)
+    return family.resolve(recipe.model, vocab_size=tokenizer.vocab_size, action_dim=action_dim)
+
+
+def _places(parts: Sequence[_Part], chains: Sequence[Chain]) -> dict[str, int]:
+    # The order in which the model sees its cameras: the same for all datasets, as the first ones have it.
+    names = [chain.camera(key) for part, chain in zip(parts, chains, strict=True) for key in part.dataset.camera_keys]
+    return {name: place for place, name in enumerate(dict.fromkeys(names))}
+
+
+def _stats(
+    parts: Sequence[_Part], chains: Sequence[Chain], horizon: int, index_dir: str
+) -> dict[str, dict[str, FeatureStats]]:
+    # Of each embodiment that is not known yet, over all of its datasets.
+    found = {}
+    for name in dict.fromkeys(part.embodiment for part in parts if not part.known):
+        own = [k for k, part in enumerate(parts) if part.embodiment == name]
+        found[name] = prepared_stats([parts[k].dataset for k in own], [chains[k] for k in own], horizon, index_dir)
+    return found
