@@ -134,15 +134,20 @@ def stream_rate(m: Measurement, feed: Feed) -> dict[str, Any]:
             "samples_per_s": num_samples / took_s,
             "data_wait_fraction": (stream.wait_s - waited_s) / took_s,
             "first_batch_s": first_s,
-            "service_memory_bytes": _peak_memory(process.pid),
+            "service_memory_bytes": memory_of(process.pid),
         }
     finally:
         stream.close()
 
 
-def _peak_memory(pid: int) -> int:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+def memory_of(pid: int) -> int:
+    """Resident bytes of a process and its children: their own, and what the one that shares most of it shares."""
+    children = [file.read_text().split() for file in Path(f"/proc/{pid}/task").glob("*/children")]
+    pids = [pid, *(int(child) for some in children for child in some)]
+    lines = [Path(f"/proc/{p}/status").read_text().splitlines() for p in pids]
+    fields = [dict(line.split(":", 1) for line in each) for each in lines]
+    own, shared = ([1024 * int(f[name].split()[0]) for f in fields] for name in ("RssAnon", "RssShmem"))
+    return sum(own) + max(shared)
 
 
 def decoded_per_used(plan: Plan) -> float:

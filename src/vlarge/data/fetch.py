@@ -132,7 +132,7 @@ class LocalStore(Store):
         return sorted(_walk(str(top), f"{folder.rstrip('/')}/" if folder else "", set()))
 
     def read(self, file: str, start: int = 0, stop: int | None = None) -> bytes:
-        path = self.local_path(file)
+        path = f"{self._root}/{file}"
 
         def read() -> bytes:
             with open(path, "rb", buffering=0) as handle:
@@ -140,7 +140,7 @@ class LocalStore(Store):
                 data = os.pread(handle.fileno(), wanted, start)
                 return data if len(data) in (0, wanted) else data + _rest(handle.fileno(), wanted, start, data)
 
-        return self._patience.try_again(str(path), read)
+        return self._patience.try_again(path, read)
 
     def local_path(self, file: str) -> Path:
         return self._root / file

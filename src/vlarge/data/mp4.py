@@ -136,12 +136,13 @@ def read_packets(video: VideoFile, start: int, stop: int) -> Iterator[tuple[int,
     while first < stop:
         last = _end_of_extent(video, first, stop)
         begin = int(video.offset_P[first:last].min())
-        data = video.read(begin, int((video.offset_P[first:last] + video.size_P[first:last]).max()))
-        for index in range(first, last):
-            at, size = int(video.offset_P[index]) - begin, int(video.size_P[index])
-            if at + size > len(data):
+        starts = video.offset_P[first:last] - begin
+        ends = starts + video.size_P[first:last]
+        data = video.read(begin, begin + int(ends.max()))
+        for index, start, end in zip(range(first, last), starts.tolist(), ends.tolist(), strict=True):
+            if end > len(data):
                 raise InputError(f"{video.path}: the file ends inside packet {index}; it is truncated")
-            yield index, data[at : at + size]
+            yield index, data[start:end]
         first = last
 
 

@@ -63,6 +63,8 @@ def share_out(costs: np.ndarray, homes: np.ndarray, num_nodes: int, ranks_per_no
     where balance allows. Within a node, longest processing time first (Graham, "Bounds on multiprocessing timing
     anomalies", 1969): the ranks' sums differ by less than the largest sample.
     """
+    if num_nodes == ranks_per_node == 1:
+        return np.zeros(len(costs), np.int64)
     nodes = _nodes(costs, homes, num_nodes)
     ranks = np.empty(len(costs), np.int64)
     for node in range(num_nodes):

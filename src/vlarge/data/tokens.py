@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -177,6 +178,12 @@ def encode_prompts(tokenizer: Tokenizer, task: str, state_TA: np.ndarray, max_to
     if not isinstance(tokenizer, ByteTokenizer) or len(state_TA) == 0:
         return [encode_prompt(tokenizer, task, state_A, max_tokens) for state_A in state_TA]
     # One number is one token there, and they stand before the last one.
-    ids_T = np.tile(encode_prompt(tokenizer, task, state_TA[0], max_tokens), (len(state_TA), 1))
+    ids_T = np.tile(_template(task, state_TA.shape[1], max_tokens), (len(state_TA), 1))
     ids_T[:, -1 - state_TA.shape[1] : -1] = tokenizer.number_ids(_bins(state_TA))
     return list(ids_T)
+
+
+@lru_cache(maxsize=1024)
+def _template(task: str, num_dims: int, max_tokens: int) -> np.ndarray:
+    # A prompt of bytes with some state in it.
+    return encode_prompt(ByteTokenizer(), task, np.zeros(num_dims, np.float32), max_tokens)

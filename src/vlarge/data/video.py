@@ -106,10 +106,10 @@ def _decode_run(video: VideoFile, run: Run) -> Iterator[av.VideoFrame]:
 def _pictures(video: VideoFile, run: Run) -> Iterator[av.VideoFrame]:
     import av
 
-    decoder = _lent_decoder(video)
-    for data, pts in _packets(video, run):
+    decoder, pts = _lent_decoder(video), video.pts_P[run.start : run.stop].tolist()
+    for index, data in read_packets(video, run.start, run.stop):
         packet = av.Packet(data)
-        packet.pts = pts
+        packet.pts = pts[index - run.start]
         yield from decoder.decode(packet)
     yield from decoder.decode(None)
     decoder.flush_buffers()
@@ -144,11 +144,6 @@ def _decoder(name: str) -> av.VideoCodecContext:
     decoder = av.CodecContext.create(name, "r")
     assert isinstance(decoder, av.VideoCodecContext)
     return decoder
-
-
-def _packets(video: VideoFile, run: Run) -> Iterator[tuple[bytes, int]]:
-    for index, data in read_packets(video, run.start, run.stop):
-        yield data, int(video.pts_P[index])
 
 
 def decode_image(data: bytes, where: str) -> np.ndarray:

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -18,7 +20,9 @@ from test_stream import feed_of, take
 from vlarge.contracts import InputError, PackedBatch
 from vlarge.data.config import Source
 from vlarge.data.index import Dataset, open_dataset
+from vlarge.data.service.arena import Arena
 from vlarge.data.service.client import ServiceDied, ServiceProcess, stream_from
+from vlarge.data.service.decoder import Apart, Pictures
 from vlarge.data.service.feed import Feed
 from vlarge.data.service.plan import Node
 from vlarge.data.service.stream import stream_here
@@ -46,6 +50,10 @@ def is_running(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z"
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for file in Path(f"/proc/{pid}/task").glob("*/children") for child in file.read_text().split()]
 
 
 def same(one: list[PackedBatch], other: list[PackedBatch]) -> bool:
@@ -86,6 +94,53 @@ def test_a_killed_service_ends_the_run_with_a_clear_error(dataset: Dataset) -> N
     with pytest.raises(ServiceDied, match=r"ended .killed by SIGKILL.; continue the run with --resume"):
         take(stream, 10_000)
     assert (kept.images_NHWC == before).all()
+
+
+def test_killed_decoders_are_started_again_and_nothing_changes(dataset: Dataset) -> None:
+    feed = replace(feed_of(dataset, size=32), num_threads=2, keep_small=False, window_samples=8, memory_bytes=1 << 20)
+    process = ServiceProcess(feed)
+    stream = stream_from(process.address, 0, feed.image_shape, process)
+    batches = [next(stream)[0] for _ in range(4)]
+    wait_until(lambda: len(children(process.pid)) == 2)
+    killed = children(process.pid)
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+    batches += take(stream, 60)
+    assert same(batches, take(stream_here(feed, [dataset]), 64))
+    assert not any(is_running(pid) for pid in killed)
+    assert not stream.replacements
+
+
+def test_decoders_end_with_their_service(dataset: Dataset) -> None:
+    feed = replace(feed_of(dataset, size=32), num_threads=2, keep_small=False)
+    process = ServiceProcess(feed)
+    stream = stream_from(process.address, 0, feed.image_shape, process)
+    next(stream)
+    wait_until(lambda: len(children(process.pid)) == 2)
+    decoders = children(process.pid)
+    os.kill(process.pid, signal.SIGKILL)
+    wait_until(lambda: not any(is_running(pid) for pid in decoders))
+    stream.close()
+
+
+def test_a_decoder_tells_what_went_wrong(dataset: Dataset) -> None:
+    feed, arena = feed_of(dataset, size=32), Arena(1 << 20)
+    with closing(Apart(feed.to_json(), arena)) as decoder:
+        slot = arena.take()
+        key = dataset.camera_keys[0]
+        decoder.fill([Pictures(0, 1, key, (3, 5), ((slot, 0), (slot, 1)))])
+        expected = np.zeros((32, 32, 3), np.uint8)
+        dataset.fill_frames(dataset.episodes[1], key, [5], [expected])
+        assert (arena.whole(slot)[32 * 32 * 3 :][: expected.size] == expected.ravel()).all()
+        assert decoder.num_decoded == dataset.num_packets(dataset.episodes[1], key, [3, 5])
+        with pytest.raises(InputError, match=r"frame 999 was asked for, the video has"):
+            decoder.fill([Pictures(0, 1, key, (999,), ((slot, 0),))])
+        with pytest.raises(RuntimeError, match="IndexError"):
+            decoder.fill([Pictures(3, 1, key, (0,), ((slot, 0),))])
+        decoder.fill([Pictures(0, 0, key, (0,), ((slot, 0),))])
+    broken = Apart(feed.to_json().replace(str(dataset.root), str(dataset.root) + "-gone"), arena)
+    with pytest.raises(InputError, match=r"the process that decodes ended \(exit code 1\) over .* frames 0 to 0"):
+        broken.fill([Pictures(0, 0, key, (0,), ((slot, 0),))])
 
 
 def test_a_killed_trainer_leaves_no_process_and_no_shared_memory(dataset: Dataset, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from vlarge.data.config import DataConfig
 from vlarge.data.stats import compute
 from vlarge.data.tokens import ByteTokenizer
 from vlarge.data.transforms import Normalizer, Preparation
-from vlarge.data.transforms.configure import camera_slots, chain_for, chain_stats
+from vlarge.data.transforms.configure import camera_slots, chain_for, prepared_stats
 from vlarge.data.transforms.stages import Chain, Relative, Rename, Rescale, Select, Stage
 
 TOP, HAND = "observation.images.top", "observation.images.hand"
@@ -203,7 +203,7 @@ def test_a_wrong_setting_is_named(config: dict[str, Any], message: str) -> None:
 
 def test_statistics_are_of_relative_values_over_the_horizon() -> None:
     chain = _chain(relative_actions=("shoulder",))
-    stats = chain_stats(FakeDataset(), chain, horizon=2)  # type: ignore[arg-type]
+    stats = prepared_stats([FakeDataset()], [chain], 2, "")  # type: ignore[list-item]
     assert stats[ACTION].count == 5
     assert (stats[ACTION].min[0], stats[ACTION].max[0]) == (0.5, 1.5)
     assert (stats[ACTION].min[1], stats[ACTION].max[1]) == (2.25, 6.25)
@@ -211,8 +211,9 @@ def test_statistics_are_of_relative_values_over_the_horizon() -> None:
 
 
 def _preparation(chain: Chain) -> Preparation:
-    stats = chain_stats(FakeDataset(), chain, horizon=2)  # type: ignore[arg-type]
-    state, action = Normalizer("min_max", stats[STATE]), Normalizer("min_max", stats[ACTION])
+    table = FakeDataset().read_table(0)
+    state = Normalizer("min_max", compute([chain.state(table.state_TA)]))
+    action = Normalizer("min_max", compute(chain.action_rows(table.state_TA, table.action_TA, 2)))
     return Preparation(16, 2, (TOP, HAND), ByteTokenizer(), state, action, 200, chain)
 
 

@@ -41,9 +41,13 @@ class Arena:
 
     def view(self, slot: int, shape: tuple[int, ...]) -> np.ndarray:
         """uint8 of this shape: the beginning of a slot."""
+        return _shaped(self.whole(slot), shape)
+
+    def whole(self, slot: int) -> np.ndarray:
+        """The bytes of a slot."""
         if slot not in self._maps:
             self._maps[slot] = map_slot(self.file, slot, self.slot_bytes)
-        return _shaped(self._maps[slot], shape)
+        return self._maps[slot]
 
     def close(self) -> None:
         self._maps.clear()

@@ -36,14 +36,13 @@ class Ready:
 
 @dataclass(eq=False)
 class OpenBatch:
-    """One rank's share of a global batch that is being filled. images_NHWC: the arena's memory.
+    """One rank's share of a global batch that is being filled; its images go to an arena's slot.
 
-    sizes: (samples, images) of each micro-batch. Not safe for threads, except that different images may be written.
+    sizes: (samples, images) of each micro-batch. Not safe for threads.
     """
 
     step: int
     slot: int
-    images_NHWC: np.ndarray
     sizes: tuple[tuple[int, int], ...]
     replacements: list[Replacement] = field(default_factory=list)
 
@@ -53,10 +52,10 @@ class OpenBatch:
         self._first_image = np.cumsum([0, *(images for _, images in self.sizes)]).tolist()
         self._missing = sum(samples for samples, _ in self.sizes)
 
-    def image(self, place: Place, camera: int) -> np.ndarray:
-        """uint8 [H, W, 3]: where this camera's image of the sample at `place` goes."""
-        image: np.ndarray = self.images_NHWC[self._first_image[place.micro] + place.image_row + camera]
-        return image
+    def image_number(self, place: Place, camera: int) -> int:
+        """Which of the images this camera's of the sample at `place` is."""
+        first: int = self._first_image[place.micro]
+        return first + place.image_row + camera
 
     def put(self, place: Place, sample: Sample, num_images: int) -> None:
         """The sample's numbers; its images have been written."""

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from vlarge.data.frame_cache import FrameCache
 from vlarge.data.index import Dataset, open_dataset
 from vlarge.data.mixture import Mixture
 from vlarge.data.order import Order
+from vlarge.data.service.decoder import Apart, Here
 from vlarge.data.service.node import NodeService
 from vlarge.data.service.plan import Node, Part, Plan
 from vlarge.data.transforms import Preparation
@@ -71,9 +73,25 @@ class Feed:
         sources = tuple(Source(**_tuples(source)) for source in data.pop("sources"))
         return cls(**_tuples(data) | {"sources": sources, "node": Node(**data["node"])})
 
-    def open(self, datasets: Sequence[Dataset] = ()) -> NodeService:
-        """Start the service in this process. datasets: of the sources, where they are open already."""
-        plan = self.plan(datasets)
+    def datasets(self) -> list[Dataset]:
+        """The sources, opened."""
+        return [
+            open_dataset(
+                source,
+                self.index_dir,
+                remote_cache_bytes=self.remote_cache_bytes,
+                remote_deadline_s=self.remote_deadline_s,
+            )
+            for source in self.sources
+        ]
+
+    def open(self, datasets: Sequence[Dataset] = (), *, apart: bool = False) -> NodeService:
+        """Start the service in this process. datasets: of the sources, where they are open already.
+
+        apart: each thread decodes in a process of its own.
+        """
+        opened = datasets or self.datasets()
+        plan = self.plan(opened)
         step_bytes = self._sample_bytes(plan.parts) * self.batch_size // self.node.num_nodes
         fitting = int((1 - KEPT_FRACTION) * self.memory_bytes) // step_bytes
         room = max(2, min(fitting, plan.window_steps() + STEPS_AHEAD))
@@ -83,11 +101,12 @@ class Feed:
             image_shape=self.image_shape,
             num_threads=self.num_threads or len(os.sched_getaffinity(0)),
             max_batches=room * self.node.ranks_per_node,
+            make_decoder=partial(Apart, self.to_json()) if apart else partial(Here, opened, self.image_shape),
         )
 
     def plan(self, datasets: Sequence[Dataset] = ()) -> Plan:
         """What the service would read; nothing is started. datasets: as for `open`."""
-        opened = datasets or [self._open(source) for source in self.sources]
+        opened = datasets or self.datasets()
         preparations = [Preparation.from_json(p) for p in self.preparations]
         parts = [self._part(d, p) for d, p in zip(opened, preparations, strict=True)]
         self._check_ranks()
@@ -115,14 +134,6 @@ class Feed:
             "model.action_horizon": sorted(horizons),
             "dataset": [dataset.revision for dataset in datasets],
         }
-
-    def _open(self, source: Source) -> Dataset:
-        return open_dataset(
-            source,
-            self.index_dir,
-            remote_cache_bytes=self.remote_cache_bytes,
-            remote_deadline_s=self.remote_deadline_s,
-        )
 
     def _check_ranks(self) -> None:
         if self.batch_size < self.node.num_nodes * self.node.ranks_per_node:

@@ -6,9 +6,10 @@ import queue
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,12 @@ import numpy as np
 from vlarge.contracts import InputError, Sample, SampleId
 from vlarge.data.cache import ByteCache
 from vlarge.data.check import Unreachable
+from vlarge.data.frame_cache import FrameCache
 from vlarge.data.manifest import Episode, EpisodeTable
 from vlarge.data.order import mix
 from vlarge.data.service.arena import Arena
 from vlarge.data.service.batches import OpenBatch, Ready, Replacement
+from vlarge.data.service.decoder import Decoder, Pictures, image_of
 from vlarge.data.service.plan import Clip, Part, Plan
 from vlarge.data.transforms.augment import draw
 
@@ -51,13 +54,20 @@ class NodeService:
     """
 
     def __init__(
-        self, plan: Plan, start_step: int, *, image_shape: tuple[int, int], num_threads: int, max_batches: int
+        self,
+        plan: Plan,
+        start_step: int,
+        *,
+        image_shape: tuple[int, int],
+        num_threads: int,
+        max_batches: int,
+        make_decoder: Callable[[Arena], Decoder],
     ) -> None:
         self.plan = plan
         self.max_batches = max_batches
-        self._image_shape = (*image_shape, 3)
+        self._image_shape = image_shape
         most_images = max(part.num_images for part in plan.parts) * plan.batch_size
-        self.arena = Arena(most_images * int(np.prod(self._image_shape)))
+        self.arena = Arena(most_images * int(np.prod(image_shape)) * 3)
         self._state = threading.Condition()
         self._open: dict[tuple[int, int], OpenBatch] = {}
         self._ready: dict[tuple[int, int], Ready] = {}
@@ -68,10 +78,12 @@ class NodeService:
         self._closed = False
         self.activities: dict[str, Activity] = {}
         self.seconds: defaultdict[str, float] = defaultdict(float)
+        self._episode = lru_cache(maxsize=1024)(lambda part, i: plan.parts[part].dataset.episodes[i])
         self._tables: ByteCache[tuple[int, int], EpisodeTable] = ByteCache(self._read_table, TABLE_BYTES)
         self._decoded_before = [part.dataset.num_decoded for part in plan.parts]
         self._threads = [self._start("plan", self._plan_ahead, start_step)]
-        self._threads += [self._start(f"decode-{i}", self._load_ahead) for i in range(num_threads)]
+        self._decoders = [make_decoder(self.arena) for _ in range(num_threads)]
+        self._threads += [self._start(f"decode-{i}", self._load_ahead, d) for i, d in enumerate(self._decoders)]
 
     def take(self, rank: int, timeout_s: float) -> Ready | None:
         """The next batch of a rank of this node; None when there is none yet. Raises what stopped the service."""
@@ -107,7 +119,7 @@ class NodeService:
     def num_decoded(self) -> int:
         """Frames decoded so far, those on the way to others included."""
         now = [part.dataset.num_decoded for part in self.plan.parts]
-        return sum(now) - sum(self._decoded_before)
+        return sum(now) - sum(self._decoded_before) + sum(decoder.num_decoded for decoder in self._decoders)
 
     def counters(self) -> dict[str, Any]:
         """What has been done so far: frames decoded, seconds by stage over all threads, batches that are ready."""
@@ -149,15 +161,16 @@ class NodeService:
                     except queue.Full:
                         continue
 
-    def _load_ahead(self) -> None:
-        while True:
-            clip = self._admit()
-            try:
-                self._load(clip)
-            except Unreachable:
-                raise
-            except InputError:
-                self._load_one_by_one(clip)
+    def _load_ahead(self, decoder: Decoder) -> None:
+        with closing(decoder):
+            while True:
+                clip = self._admit()
+                try:
+                    self._load(clip, decoder)
+                except Unreachable:
+                    raise
+                except InputError:
+                    self._load_one_by_one(clip, decoder)
 
     def _admit(self) -> Clip:
         # The next clip, once there is room for the batches that its frames go to. Batches open in order, so that those
@@ -187,9 +200,7 @@ class NodeService:
 
     def _open_step(self, step: int) -> None:
         for rank, sizes in enumerate(self.plan.layout(step).sizes):
-            slot = self.arena.take()
-            images = self.arena.view(slot, (sum(n for _, n in sizes), *self._image_shape))
-            batch = OpenBatch(step, slot, images, sizes)
+            batch = OpenBatch(step, self.arena.take(), sizes)
             self._open[step, rank] = batch
             self._finish(rank, batch)
 
@@ -200,35 +211,50 @@ class NodeService:
 
     # ---- reading
 
-    def _load(self, clip: Clip) -> None:
+    def _load(self, clip: Clip, decoder: Decoder) -> None:
         part = self.plan.parts[clip.part]
         samples = self._numbers(clip)
         batches = [self._open[place.step, place.rank] for place in clip.places]
-        episode = part.dataset.episodes[clip.episode]
+        wanted = []
         for camera, key in enumerate(part.preparation.cameras):
-            outs = [batch.image(place, camera) for batch, place in zip(batches, clip.places, strict=True)]
-            self._fill(part, episode, key, clip.frames, outs)
+            numbers = [batch.image_number(place, camera) for batch, place in zip(batches, clip.places, strict=True)]
+            images = tuple((batch.slot, number) for batch, number in zip(batches, numbers, strict=True))
+            wanted.append(Pictures(clip.part, clip.episode, key, clip.frames, images))
+        self._fill(part, wanted, decoder)
         with self._state:
             for place, sample, batch in zip(clip.places, samples, batches, strict=True):
                 batch.put(place, sample, part.num_images)
                 self._finish(place.rank, batch)
 
-    def _fill(self, part: Part, episode: Episode, key: str, frames: Sequence[int], outs: list[np.ndarray]) -> None:
-        missing, where = list(range(len(frames))), f"episode {episode.index}, {key}, {part.dataset.root}"
+    def _fill(self, part: Part, wanted: list[Pictures], decoder: Decoder) -> None:
+        if not wanted:
+            return
+        episode = self._episode(wanted[0].part, wanted[0].episode)
+        where = f"episode {episode.index}, {', '.join(each.camera for each in wanted)}, {part.dataset.root}"
         if part.cache:
             with self._doing("read kept frames", where):
-                missing = part.cache.read(key, episode.index, episode.length, frames, outs)
-        if missing:
+                wanted = [left for each in wanted if (left := self._not_kept(part.cache, episode, each))]
+        if wanted:
             with self._doing("decode", where):
-                part.dataset.fill_frames(episode, key, [frames[i] for i in missing], [outs[i] for i in missing])
-        if part.cache and missing:
+                decoder.fill(wanted)
+        if part.cache and wanted:
             with self._doing("keep frames", where):
-                for i in missing:
-                    part.cache.write(key, episode.index, episode.length, frames[i], outs[i])
+                for each in wanted:
+                    for frame, image in zip(each.frames, self._images(each), strict=True):
+                        part.cache.write(each.camera, episode.index, episode.length, frame, image)
+
+    def _not_kept(self, cache: FrameCache, episode: Episode, wanted: Pictures) -> Pictures | None:
+        # Fills in what is kept; what is not is left.
+        missing = cache.read(wanted.camera, episode.index, episode.length, wanted.frames, self._images(wanted))
+        frames, images = tuple(wanted.frames[i] for i in missing), tuple(wanted.images[i] for i in missing)
+        return replace(wanted, frames=frames, images=images) if missing else None
+
+    def _images(self, wanted: Pictures) -> list[np.ndarray]:
+        return [image_of(self.arena.whole(slot), number, self._image_shape) for slot, number in wanted.images]
 
     def _numbers(self, clip: Clip) -> list[Sample]:
         part = self.plan.parts[clip.part]
-        episode, frames = part.dataset.episodes[clip.episode], np.array(clip.frames)
+        episode, frames = self._episode(clip.part, clip.episode), np.array(clip.frames)
         with self._doing("read rows", f"episode {episode.index}, {part.dataset.root}"):
             table = self._tables.get((clip.part, clip.episode))
         with self._doing("prepare", f"episode {episode.index}, {part.dataset.root}"):
@@ -242,20 +268,19 @@ class NodeService:
 
     def _read_table(self, key: tuple[int, int]) -> EpisodeTable:
         part, episode = key
-        dataset = self.plan.parts[part].dataset
-        return dataset.read_table(dataset.episodes[episode]).copy()
+        return self.plan.parts[part].dataset.read_table(self._episode(part, episode)).copy()
 
-    def _load_one_by_one(self, clip: Clip) -> None:
+    def _load_one_by_one(self, clip: Clip, decoder: Decoder) -> None:
         for frame, place in zip(clip.frames, clip.places, strict=True):
             single = Clip(clip.part, clip.episode, (frame,), (place,), clip.epoch)
             try:
-                self._load(single)
+                self._load(single, decoder)
             except Unreachable:
                 raise
             except InputError as error:
-                self._replace(single, str(error))
+                self._replace(single, str(error), decoder)
 
-    def _replace(self, clip: Clip, reason: str) -> None:
+    def _replace(self, clip: Clip, reason: str, decoder: Decoder) -> None:
         """Put another sample of the dataset in the place of one that cannot be read: which one follows from its id."""
         part, (frame,), (place,) = self.plan.parts[clip.part], clip.frames, clip.places
         bad = SampleId(clip.part, part.dataset.episodes[clip.episode].index, frame)
@@ -265,7 +290,7 @@ class NodeService:
             replacement, noted = Replacement(bad, used, reason), self._open[place.step, place.rank].replacements
             noted.append(replacement)  # before the batch may be complete
             try:
-                return self._load(Clip(clip.part, episode, (other,), (place,), clip.epoch))
+                return self._load(Clip(clip.part, episode, (other,), (place,), clip.epoch), decoder)
             except Unreachable:
                 raise
             except InputError:

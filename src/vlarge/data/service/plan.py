@@ -31,6 +31,7 @@ class Node:
 
 
 ALONE = Node()
+BLOCK_SAMPLES = 256  # looked up together: it costs as much as looking up one
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +59,8 @@ class Part:
     def costs(self, episodes: np.ndarray, frames: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """int64 [n] text tokens, at most, and int64 [n] action steps of samples, from the index alone."""
         steps = np.minimum(self.preparation.action_horizon, self.dataset.lengths[episodes] - frames)
-        return np.array([_text_tokens(self, e) for e in episodes.tolist()], np.int64), steps
+        own, where = np.unique(episodes, return_inverse=True)
+        return np.array([_text_tokens(self, e) for e in own.tolist()], np.int64)[where], steps
 
 
 @lru_cache(maxsize=1 << 18)
@@ -97,16 +99,24 @@ class Clip:
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """How a global batch is shared out. Arrays [G] over its positions; `sizes[rank][micro]` is (samples, images).
+    """How a global batch is shared out. places: of each of its samples, None for a sample of another node.
 
-    rank is this node's, or -1 for a sample of another node.
+    sizes[rank][micro] is (samples, images).
     """
 
-    rank_G: np.ndarray
-    micro_G: np.ndarray
-    row_G: np.ndarray
-    image_row_G: np.ndarray
+    places: tuple[Place | None, ...]
     sizes: tuple[tuple[tuple[int, int], ...], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Block:
+    """Neighbouring global batches, L of them: samples (part, episode position, frame), shapes (images, text tokens,
+    action steps), costs and homes as `pack.share_out` takes them."""
+
+    samples_LG3: np.ndarray
+    shapes_LG3: np.ndarray
+    costs_LG: np.ndarray
+    homes_LG: np.ndarray
 
 
 class Plan:
@@ -134,6 +144,8 @@ class Plan:
         self.suffixes_per_prefix = suffixes_per_prefix
         self.horizon_samples = horizon_samples
         self.layout = lru_cache(maxsize=1024)(self._make_layout)
+        self._block_steps = max(1, BLOCK_SAMPLES // batch_size)
+        self._block = lru_cache(maxsize=4)(self._make_block)
 
     def window_steps(self) -> int:
         """At most so many global batches are begun by what is planned together."""
@@ -162,16 +174,14 @@ class Plan:
         positions = self.mixture.positions_of(k, first, last)
         steps, within = np.divmod(positions, self.batch_size)
         layouts = {step: self.layout(step) for step in np.unique(steps).tolist()}
-        mine = np.array([layouts[s].rank_G[i] >= 0 for s, i in zip(steps.tolist(), within.tolist(), strict=True)], bool)
-        samples = self._frames(k, order.samples(first, last))[mine]
-        steps, within = steps[mine], within[mine]
+        places = [layouts[s].places[i] for s, i in zip(steps.tolist(), within.tolist(), strict=True)]
+        mine = [place for place in places if place is not None]
+        samples = self._frames(k, order.samples(first, last))[[place is not None for place in places]]
         clips = []
         for members in cut(part, samples, finely):
-            places = tuple(
-                _place(layouts[s], s, i) for s, i in zip(steps[members].tolist(), within[members].tolist(), strict=True)
-            )
-            frames = tuple(samples[members, 1].tolist())
-            clips.append(Clip(k, int(samples[members[0], 0]), frames, places, first // order.num_samples))
+            episode, frames = int(samples[members[0], 0]), tuple(samples[members, 1].tolist())
+            where = tuple(mine[i] for i in members.tolist())
+            clips.append(Clip(k, episode, frames, where, first // order.num_samples))
         return clips
 
     def _frames(self, k: int, samples: np.ndarray) -> np.ndarray:
@@ -181,26 +191,30 @@ class Plan:
 
     def samples(self, step: int) -> np.ndarray:
         """int64 [G, 3] of (part, episode position, frame) of a global batch."""
-        samples = self.mixture.samples(step * self.batch_size, (step + 1) * self.batch_size)
-        for k in range(len(self.parts)):
-            rows = np.flatnonzero(samples[:, 0] == k)
-            samples[rows, 1:] = self._frames(k, samples[rows, 1:])
-        return samples
+        return self._block(step // self._block_steps).samples_LG3[step % self._block_steps]
 
     def _make_layout(self, step: int) -> Layout:
-        samples = self.samples(step)
-        shapes = np.zeros((self.batch_size, 3), np.int64)  # images, text tokens, action steps
-        homes = np.empty(self.batch_size, np.int64)
+        block, i = self._block(step // self._block_steps), step % self._block_steps
+        costs, homes = block.costs_LG[i], block.homes_LG[i]
+        ranks = share_out(costs, homes, self.node.num_nodes, self.node.ranks_per_node)
+        return self._lay_out(step, block.shapes_LG3[i], costs, ranks)
+
+    def _make_block(self, number: int) -> _Block:
+        size = self._block_steps * self.batch_size
+        samples = self.mixture.samples(number * size, (number + 1) * size)
+        shapes, homes = np.zeros((size, 3), np.int64), np.empty(size, np.int64)
         for k, part in enumerate(self.parts):
             rows = np.flatnonzero(samples[:, 0] == k)
+            samples[rows, 1:] = self._frames(k, samples[rows, 1:])
             shapes[rows, 0] = part.num_images
             shapes[rows, 1], shapes[rows, 2] = part.costs(samples[rows, 1], samples[rows, 2])
             homes[rows] = (k << 56) + (samples[rows, 1] << 24) + samples[rows, 2] // part.clip_frames
         image_tokens = np.array([part.image_tokens for part in self.parts])[samples[:, 0]]
         costs = shapes[:, 0] * image_tokens + shapes[:, 1] + self.suffixes_per_prefix * shapes[:, 2]
-        return self._lay_out(shapes, costs, share_out(costs, homes, self.node.num_nodes, self.node.ranks_per_node))
+        grid = self._block_steps, self.batch_size
+        return _Block(samples.reshape(*grid, 3), shapes.reshape(*grid, 3), costs.reshape(grid), homes.reshape(grid))
 
-    def _lay_out(self, shapes: np.ndarray, costs: np.ndarray, ranks: np.ndarray) -> Layout:
+    def _lay_out(self, step: int, shapes: np.ndarray, costs: np.ndarray, ranks: np.ndarray) -> Layout:
         num_ranks = self.node.num_nodes * self.node.ranks_per_node
         batches = []
         for rank in range(num_ranks):
@@ -208,24 +222,19 @@ class Plan:
             batches.append([own[members] for members in micro_batches(costs[own], self.budget_tokens)])
         num_micro = max(map(len, batches))  # ranks run equally many: empty ones first where need be
         first = self.node.number * self.node.ranks_per_node
-        rank_G = np.where((ranks >= first) & (ranks < first + self.node.ranks_per_node), ranks - first, -1)
-        micro_G, row_G, image_row_G = np.zeros((3, len(ranks)), np.int64)
+        places: list[Place | None] = [None] * len(ranks)
         sizes = []
-        for own_batches in batches[first : first + self.node.ranks_per_node]:
+        for rank, own_batches in enumerate(batches[first : first + self.node.ranks_per_node]):
             own_sizes = [(0, 0)] * num_micro
             for number, members in enumerate(own_batches, num_micro - len(own_batches)):
                 ordered = members[np.lexsort((members, *shapes[members].T[::-1]))]
                 images = shapes[ordered, 0]
-                micro_G[ordered], row_G[ordered] = number, np.arange(len(ordered))
-                image_row_G[ordered] = np.cumsum(images) - images
+                firsts = (np.cumsum(images) - images).tolist()
+                for row, (i, first_image) in enumerate(zip(ordered.tolist(), firsts, strict=True)):
+                    places[i] = Place(step, rank, number, row, first_image)
                 own_sizes[number] = len(ordered), int(images.sum())
             sizes.append(tuple(own_sizes))
-        return Layout(rank_G, micro_G, row_G, image_row_G, tuple(sizes))
-
-
-def _place(layout: Layout, step: int, i: int) -> Place:
-    numbers = (layout.rank_G, layout.micro_G, layout.row_G, layout.image_row_G)
-    return Place(step, *(int(array[i]) for array in numbers))
+        return Layout(tuple(places), tuple(sizes))
 
 
 def cut(part: Part, samples: np.ndarray, finely: bool) -> list[np.ndarray]:

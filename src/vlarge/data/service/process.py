@@ -28,7 +28,7 @@ def main() -> None:
     listener.settimeout(CONNECT_S)
     feed = Feed.from_json(sys.stdin.read())
     with ThreadPoolExecutor(1) as pool:
-        service = pool.submit(feed.open)
+        service = pool.submit(feed.open, apart=True)
         for _ in range(feed.node.ranks_per_node):
             threading.Thread(target=_serve, args=(_accept(listener), service), daemon=True).start()
     threading.Event().wait()  # the end is the first rank's, or the parent's

@@ -74,9 +74,11 @@ def _length(span: slice) -> int:
 
 def _pixels(frame: av.VideoFrame, num_channels: int) -> np.ndarray:
     # uint8 [H, W, num_channels] of a packed frame, without a copy; its rows lie `line_size` bytes apart.
-    plane = frame.planes[0]
-    rows = np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)[: frame.height]
-    return rows[:, : frame.width * num_channels].reshape(frame.height, frame.width, num_channels)
+    plane, height, width = frame.planes[0], frame.height, frame.width
+    whole: np.ndarray = np.ndarray(
+        (height, width, num_channels), np.uint8, plane, 0, (plane.line_size, num_channels, 1)
+    )
+    return whole
 
 
 def _reformatters() -> tuple[VideoReformatter, VideoReformatter]:

@@ -1,0 +1,146 @@
+"""What fills pictures into batches: in this process, or in a process of its own for each thread of a service.
+
+Python runs one thread of a process at a time, which costs decoding threads of one process a fifth of their speed.
+A process of its own also ends alone when a file crashes the decoder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Protocol
+
+import numpy as np
+
+from vlarge.contracts import InputError
+from vlarge.data.check import Unreachable
+from vlarge.data.index import Dataset
+from vlarge.data.service.arena import Arena
+from vlarge.data.service.messages import Gone, Receiver, send
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Frames (ascending) of one camera of an episode, and the (slot, image in it) that each goes to.
+
+    part: number of the dataset; episode: its position in it.
+    """
+
+    part: int
+    episode: int
+    camera: str
+    frames: tuple[int, ...]
+    images: tuple[tuple[int, int], ...]
+
+
+class Decoder(Protocol):
+    """Of one thread. num_decoded: frames decoded elsewhere than by the datasets of this process."""
+
+    num_decoded: int
+
+    def fill(self, wanted: Sequence[Pictures]) -> None:
+        """Write the pictures. Raises InputError for what cannot be decoded, Unreachable for what cannot be had."""
+
+    def close(self) -> None: ...
+
+
+class Here:
+    """Decodes in the thread that asks."""
+
+    num_decoded = 0
+
+    def __init__(self, datasets: Sequence[Dataset], image_shape: tuple[int, int], arena: Arena) -> None:
+        self._datasets = datasets
+        self._shape = image_shape
+        self._arena = arena
+
+    def fill(self, wanted: Sequence[Pictures]) -> None:
+        fill(self._datasets, wanted, [[self._image(slot, i) for slot, i in each.images] for each in wanted])
+
+    def _image(self, slot: int, number: int) -> np.ndarray:
+        return image_of(self._arena.whole(slot), number, self._shape)
+
+    def close(self) -> None: ...
+
+
+class Apart:
+    """Decodes in a process of its own, which is started again when it has died.
+
+    Whoever asked when it died is told that the pictures cannot be decoded: asked for one by one, all but those that
+    crash a decoder come.
+    """
+
+    def __init__(self, feed: str, arena: Arena) -> None:
+        self._feed = feed
+        self._arena = arena
+        self._process: subprocess.Popen[bytes] | None = None
+        self._decoded_before = self.num_decoded = 0
+
+    def fill(self, wanted: Sequence[Pictures]) -> None:
+        try:
+            if self._process is None:
+                self._start()
+            send(self._connection, {"wanted": [asdict(each) for each in wanted]})
+            answer, _ = self._receiver.message(None)
+        except (Gone, OSError) as error:
+            how = self._end()
+            raise InputError(f"the process that decodes ended ({how}) over {_names(wanted)}") from error
+        self.num_decoded = self._decoded_before + answer["decoded"]
+        if "error" in answer:
+            raise ERRORS.get(answer["kind"], RuntimeError)(answer["error"])
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._end()
+
+    def _start(self) -> None:
+        # The kernel ends it with the thread that starts it, which is the one that asks.
+        self._connection, theirs = socket.socketpair()
+        self._receiver = Receiver(self._connection)
+        numbers = [theirs.fileno(), self._arena.file]
+        command = [
+            sys.executable,
+            "-m",
+            "vlarge.data.service.decoding",
+            *map(str, numbers),
+            str(self._arena.slot_bytes),
+        ]
+        with theirs:
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=numbers)
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:
+            pipe.write(self._feed.encode())
+
+    def _end(self) -> str:
+        assert self._process is not None
+        self._connection.close()
+        self._process.kill()
+        code = self._process.wait()
+        self._process, self._decoded_before = None, self.num_decoded
+        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+ERRORS: dict[str, type[Exception]] = {"InputError": InputError, "Unreachable": Unreachable}
+
+
+def _names(wanted: Sequence[Pictures]) -> str:
+    return ", ".join(f"{each.camera} frames {each.frames[0]} to {each.frames[-1]}" for each in wanted)
+
+
+def fill(datasets: Sequence[Dataset], wanted: Sequence[Pictures], outs: Sequence[list[np.ndarray]]) -> None:
+    """Decode each of `wanted` into its arrays, uint8 [H, W, 3]."""
+    for each, images in zip(wanted, outs, strict=True):
+        dataset = datasets[each.part]
+        dataset.fill_frames(dataset.episodes[each.episode], each.camera, each.frames, images)
+
+
+def image_of(slot: np.ndarray, number: int, shape: tuple[int, int]) -> np.ndarray:
+    """uint8 [H, W, 3]: one image of a slot's bytes."""
+    size = shape[0] * shape[1] * 3
+    return slot[number * size : (number + 1) * size].reshape(*shape, 3)
