@@ -15,7 +15,7 @@ demo: setup  ## the whole loop, small: record, train, evaluate, gate, report in 
 	$(BIN)/vlarge demo
 
 test: $(VENV)/.ready-dev  ## what every change runs
-	$(BIN)/python -m pytest -m "not long"
+	$(BIN)/python -m pytest -m "not long" --numprocesses 2
 
 test-long: $(VENV)/.ready-dev  ## the slow bars
 	$(BIN)/python -m pytest -m long

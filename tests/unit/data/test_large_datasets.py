@@ -15,6 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from test_stream import feed_of
+
+from vlarge.data.config import Source
+from vlarge.data.index import open_dataset
+from vlarge.data.service.plan import Node
 
 CAMERA = "observation.images.top"
 FRAMES = 2  # of an episode
@@ -151,6 +156,39 @@ def test_a_hundred_thousand_episodes_open_within_a_second(tmp_path: Path, capsys
     for found in (*whole[1:], partial[1]):
         assert found["open_s"] < 1
         assert found["open_rss_mb"] < 200
+
+
+FIRST_BATCH = """
+import sys, time
+from vlarge.data.service.client import ServiceProcess, stream_from
+from vlarge.data.service.feed import Feed
+
+feed = Feed.from_json(open(sys.argv[1]).read())
+start_s = time.perf_counter()
+process = ServiceProcess(feed)
+streams = [stream_from(process.address, rank, feed.image_shape, process if rank == 0 else None) for rank in range(8)]
+batches = [next(stream)[0] for stream in streams]
+print(time.perf_counter() - start_s)
+assert [batch.num_samples for batch in batches] == [8] * 8
+for stream in streams:
+    stream.close()
+"""
+
+
+@pytest.mark.long
+def test_eight_ranks_have_their_first_batch_of_a_hundred_thousand_episodes_within_five_seconds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_large(tmp_path / "set", 100_000, 5)
+    dataset = open_dataset(Source(path=str(tmp_path / "set")), str(tmp_path / "index"))
+    changes = {"size": 32, "batch_size": 64, "clip_frames": 16, "window_samples": 4096, "num_threads": 0}
+    feed = feed_of(dataset, node=Node(0, 1, 8), index_dir=str(tmp_path / "index"), **changes)
+    (tmp_path / "feed.json").write_text(feed.to_json())
+    command = [sys.executable, "-c", FIRST_BATCH, str(tmp_path / "feed.json")]
+    took_s = float(subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=120, check=True).stdout)
+    with capsys.disabled():
+        print(f"\nfirst batch of 8 ranks after {took_s:.2f} s")
+    assert took_s < 5
 
 
 @pytest.mark.long

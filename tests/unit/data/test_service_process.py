@@ -133,7 +133,7 @@ def test_a_decoder_tells_what_went_wrong(dataset: Dataset) -> None:
         dataset.fill_frames(dataset.episodes[1], key, [5], [expected])
         assert (arena.whole(slot)[32 * 32 * 3 :][: expected.size] == expected.ravel()).all()
         assert decoder.num_decoded == dataset.num_packets(dataset.episodes[1], key, [3, 5])
-        with pytest.raises(InputError, match=r"frame 999 was asked for, the video has"):
+        with pytest.raises(InputError, match=r"frame \d+ was asked for, the video has"):
             decoder.fill([Pictures(0, 1, key, (999,), ((slot, 0),))])
         with pytest.raises(RuntimeError, match="IndexError"):
             decoder.fill([Pictures(3, 1, key, (0,), ((slot, 0),))])

@@ -76,11 +76,17 @@ def ids(batches: Sequence[PackedBatch]) -> list[tuple[int, int, int]]:
 # ---- on real files
 
 
-@pytest.mark.parametrize("gop", [2, 15])
-@pytest.mark.parametrize("codec", ["h264", "libsvtav1"])
-@pytest.mark.parametrize("version", ["v3.0", "v2.1", "v2.0"])
+def files() -> list[Any]:
+    """Codec, distance of key frames (250 is more than a file has), format. The usual ones always, others when long."""
+    usual = {("h264", 15, "v3.0"), ("libsvtav1", 2, "v3.0"), ("hevc", 250, "v3.0"), ("h264", 250, "v2.1")}
+    usual |= {("libsvtav1", 15, "v2.1"), ("hevc", 2, "v2.0")}
+    every = itertools.product(("h264", "hevc", "libsvtav1"), (2, 15, 250), ("v3.0", "v2.1", "v2.0"))
+    return [pytest.param(*each, marks=() if each in usual else pytest.mark.long) for each in every]
+
+
+@pytest.mark.parametrize(("codec", "gop", "version"), files())
 def test_every_frame_through_the_stream_is_right(
-    version: str, codec: str, gop: int, make_datasets: ModuleType, tmp_path: Path
+    codec: str, gop: int, version: str, make_datasets: ModuleType, tmp_path: Path
 ) -> None:
     spec = make_datasets.Spec(
         version, episodes=4, length="14:22", codec=codec, gop=gop, video_episodes="2,3", data_episodes=2
@@ -89,6 +95,15 @@ def test_every_frame_through_the_stream_is_right(
     dataset = open_dataset(Source(path=str(tmp_path / "set")))
     if version == "v3.0":
         assert [len({e.videos[k].file for e in dataset.episodes}) for k in dataset.camera_keys] == [2, 2]
+    check_two_epochs(dataset, make_datasets)
+
+
+def test_every_frame_of_records_through_the_stream_is_right(make_datasets: ModuleType, tmp_path: Path) -> None:
+    make_datasets.make(tmp_path / "set", make_datasets.Spec("rlds", episodes=4, length="14:22", shards=2))
+    check_two_epochs(open_dataset(Source(path=str(tmp_path / "set"))), make_datasets)
+
+
+def check_two_epochs(dataset: Dataset, make_datasets: ModuleType) -> None:
     prepared = preparation(dataset)
     n = dataset.num_frames
     batches = take(stream_of(dataset), 2 * n // 7 + 1)
