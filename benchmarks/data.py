@@ -25,7 +25,6 @@ from vlarge.data.bench import Measurement, decoded_per_used, episodes_per, feed_
 from vlarge.data.config import Source
 from vlarge.data.index import open_dataset
 from vlarge.data.service.plan import Plan
-from vlarge.data.video import DECODERS
 
 HERE = Path(__file__).parent
 SMALL, LARGE, PAIR = "two_cams_240x320", "three_cams_480x640", "two_cams_480x640"
@@ -127,7 +126,7 @@ def steps_of(path: Path) -> dict:
         packets = [bytes(packet) for packet in container.demux(stream) if packet.size]
         extradata = stream.codec_context.extradata
         name = stream.codec_context.name
-    decoder = av.CodecContext.create(DECODERS.get(name, name.removeprefix("lib")), "r")
+    decoder = av.CodecContext.create(name, "r")
     decoder.extradata, decoder.thread_count = extradata, 1
     started_s = time.perf_counter()
     pictures = [p for data in packets[:200] for p in decoder.decode(av.Packet(data))] + decoder.decode(None)

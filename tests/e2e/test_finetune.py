@@ -1,6 +1,7 @@
 """The finetune recipe on untidy real datasets, by the real command line; its checkpoint acts."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -80,13 +81,14 @@ def test_ctrl_c_saves_and_kill_loses_only_the_tail(shared: Path, tmp_path: Path)
         str(run),
         "--resume",
     ]
-    resumed = subprocess.Popen([*resume, *SMALL], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    resumed = subprocess.Popen([*resume, *SMALL], stdout=pipe, stderr=pipe, text=True, start_new_session=True)
     deadline = time.monotonic() + 120
     while len(losses(run)) <= lines_after_kill + 1:
         assert resumed.poll() is None, resumed.stderr and resumed.stderr.read()
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    resumed.send_signal(signal.SIGINT)
+    os.killpg(resumed.pid, signal.SIGINT)  # as a terminal does: its data service gets it too
     out, err = resumed.communicate(timeout=60)
     assert resumed.returncode == 0, err
     assert "stopped at step" in out

@@ -73,8 +73,9 @@ def printable_address(text: str) -> str:
 class Store(ABC):
     """Threads may share one. Files are named relative to it, with "/". `str(store)` is for messages."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, patience: Patience) -> None:
         self._name = name
+        self.patience = patience
 
     def __str__(self) -> str:
         return self._name
@@ -115,9 +116,8 @@ class LocalStore(Store):
     """A folder. Opens a file for each read (about 10 µs beside the read), so descriptors stay few."""
 
     def __init__(self, root: Path, patience: Patience = Patience()) -> None:
-        super().__init__(str(root))
+        super().__init__(str(root), patience)
         self._root = root
-        self._patience = patience
 
     def exists(self, file: str) -> bool:
         return os.path.isfile(self.local_path(file))
@@ -140,7 +140,7 @@ class LocalStore(Store):
                 data = os.pread(handle.fileno(), wanted, start)
                 return data if len(data) in (0, wanted) else data + _rest(handle.fileno(), wanted, start, data)
 
-        return self._patience.try_again(path, read)
+        return self.patience.try_again(path, read)
 
     def local_path(self, file: str) -> Path:
         return self._root / file

@@ -7,6 +7,8 @@ one.
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
 import zlib
 from collections.abc import Sequence
@@ -20,11 +22,14 @@ from vlarge.contracts import InputError
 
 PAGE_BYTES = 4096
 MAX_OPEN_FILES = 1024
+log = logging.getLogger(__name__)
 
 
 class _File(NamedTuple):
     checksum_F: np.ndarray  # uint32, 0 where there is no frame
     frames_FHWC: np.ndarray
+    path: Path | None = None  # None: in memory
+    head_bytes: int = 0
 
 
 class FrameCache:
@@ -49,6 +54,8 @@ class FrameCache:
     ) -> list[int]:
         """Fill `outs` with the frames that are here; returns the places in `frames` of those that are not."""
         file = self._file(camera, episode, length)
+        if file is None:
+            return list(range(len(frames)))
         missing = []
         for i, (frame, out) in enumerate(zip(frames, outs, strict=True)):
             checksum = int(file.checksum_F[frame])
@@ -65,19 +72,40 @@ class FrameCache:
                 return
             self.num_bytes += image_HWC.nbytes
         file = self._file(camera, episode, length)
-        file.frames_FHWC[frame] = image_HWC
-        file.checksum_F[frame] = _checksum(image_HWC)
+        if file is None:
+            return
+        if file.path is None:
+            file.frames_FHWC[frame] = image_HWC
+            file.checksum_F[frame] = _checksum(image_HWC)
+            return
+        try:  # through the file, not the map: a full disk is then an error here and no signal
+            with file.path.open("r+b", buffering=0) as handle:
+                os.pwrite(handle.fileno(), image_HWC.data, file.head_bytes + frame * image_HWC.nbytes)
+                os.pwrite(handle.fileno(), np.uint32(_checksum(image_HWC)).tobytes(), 4 * frame)
+        except OSError as error:
+            self._stop(error)
 
-    def _open(self, camera: str, episode: int, length: int) -> _File:
+    def _stop(self, error: OSError) -> None:
+        # Nothing more is kept; what is there stays of use.
+        log.warning("no more frames are kept in %s: %s", self._folder, error.strerror)
+        with self._lock:
+            self._budget_bytes = 0
+
+    def _open(self, camera: str, episode: int, length: int) -> _File | None:
         if self._folder is None:
             return _File(np.zeros(length, np.uint32), np.zeros((length, *self._shape), np.uint8))
         path = self._folder / f"{camera.replace('/', '-')}" / f"{episode:08d}.frames"
-        path.parent.mkdir(exist_ok=True)
         head_bytes = -(-4 * length // PAGE_BYTES) * PAGE_BYTES
-        with path.open("ab") as file:
-            file.truncate(head_bytes + length * int(np.prod(self._shape)))
-        checksum_F = np.memmap(path, np.uint32, "r+", shape=(length,))
-        return _File(checksum_F, np.memmap(path, np.uint8, "r+", offset=head_bytes, shape=(length, *self._shape)))
+        try:
+            path.parent.mkdir(exist_ok=True)
+            with path.open("ab") as file:
+                file.truncate(head_bytes + length * int(np.prod(self._shape)))
+            checksum_F = np.memmap(path, np.uint32, "r", shape=(length,))
+            frames_FHWC = np.memmap(path, np.uint8, "r", offset=head_bytes, shape=(length, *self._shape))
+        except OSError as error:
+            self._stop(error)
+            return None
+        return _File(checksum_F, frames_FHWC, path, head_bytes)
 
 
 def _taken_bytes(folder: Path) -> int:

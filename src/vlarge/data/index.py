@@ -190,7 +190,8 @@ def _revision(store: Store, manifest: Manifest, camera_keys: Sequence[str]) -> s
         digest.update(file.encode() + b"\0" + store.read(file))
     files = {e.table_file for e in manifest.episodes} | {p.file for e in manifest.episodes for p in e.videos.values()}
     sizes = [(file, store.size(file)) for file in sorted(files)]
-    digest.update(json.dumps([sizes, [(e.index, e.length) for e in manifest.episodes], camera_keys]).encode())
+    episodes = [(e.index, e.length, e.bad_rows) for e in manifest.episodes]
+    digest.update(json.dumps([sizes, episodes, camera_keys]).encode())
     return digest.hexdigest()[:16]
 
 

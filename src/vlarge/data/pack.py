@@ -60,12 +60,13 @@ def share_out(costs: np.ndarray, homes: np.ndarray, num_nodes: int, ranks_per_no
     """int64 [G]: the rank of each sample of a global batch.
 
     costs: int64 [G] tokens. homes: int64 [G], equal for samples that are cheap to read together: they share a node
-    where balance allows. Within a node, longest processing time first (Graham, "Bounds on multiprocessing timing
-    anomalies", 1969): the ranks' sums differ by less than the largest sample.
+    where balance allows. Where there are as many samples as ranks, every rank has one. Within a node, longest
+    processing time first (Graham, "Bounds on multiprocessing timing anomalies", 1969): the ranks' sums differ by less
+    than the largest sample.
     """
     if num_nodes == ranks_per_node == 1:
         return np.zeros(len(costs), np.int64)
-    nodes = _nodes(costs, homes, num_nodes)
+    nodes = _nodes(costs, homes, num_nodes, ranks_per_node)
     ranks = np.empty(len(costs), np.int64)
     for node in range(num_nodes):
         members = np.flatnonzero(nodes == node)
@@ -77,20 +78,27 @@ def share_out(costs: np.ndarray, homes: np.ndarray, num_nodes: int, ranks_per_no
     return ranks
 
 
-def _nodes(costs: np.ndarray, homes: np.ndarray, num_nodes: int) -> np.ndarray:
+def _nodes(costs: np.ndarray, homes: np.ndarray, num_nodes: int, ranks_per_node: int) -> np.ndarray:
     # Each home has a node by its hash; then samples leave the heaviest node for the lightest while that evens them out.
     nodes = (mix(homes) % np.uint64(num_nodes)).astype(np.int64)
     load = np.bincount(nodes, costs, num_nodes)
     members = [np.flatnonzero(nodes == node).tolist() for node in range(num_nodes)]
+
+    def move(source: int, target: int) -> None:
+        moved = members[source].pop()
+        members[target].append(moved)
+        nodes[moved] = target
+        load[source] -= costs[moved]
+        load[target] += costs[moved]
+
     while num_nodes > 1:
         heavy, light = int(load.argmax()), int(load.argmin())
-        moved = members[heavy][-1] if members[heavy] else -1
-        if moved < 0 or load[heavy] - load[light] <= costs[moved]:
-            return nodes
-        members[light].append(members[heavy].pop())
-        nodes[moved] = light
-        load[heavy] -= costs[moved]
-        load[light] += costs[moved]
+        if not members[heavy] or load[heavy] - load[light] <= costs[members[heavy][-1]]:
+            break
+        move(heavy, light)
+    while min(map(len, members)) < min(ranks_per_node, len(costs) // num_nodes):
+        counts = [len(each) for each in members]
+        move(counts.index(max(counts)), counts.index(min(counts)))
     return nodes
 
 

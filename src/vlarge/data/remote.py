@@ -31,8 +31,7 @@ class RemoteStore(Store):
     num_readers = MAX_READERS
 
     def __init__(self, address: str, patience: Patience, blocks: BlockCache) -> None:
-        super().__init__(printable_address(address).rstrip("/"))
-        self._patience = patience
+        super().__init__(printable_address(address).rstrip("/"), patience)
         self._blocks = blocks
         self._objects = patience.try_again(str(self), lambda: _objects(address))  # some connect at once
         self._lock = threading.Lock()
@@ -66,7 +65,7 @@ class RemoteStore(Store):
                 raise OSError(f"{len(data)} bytes came where {stop - start} were asked for")
             return data
 
-        return self._patience.try_again(self.path(file), fetch)
+        return self.patience.try_again(self.path(file), fetch)
 
     def _entry(self, file: str) -> Entry:
         try:
@@ -77,7 +76,7 @@ class RemoteStore(Store):
     def _entries(self) -> dict[str, Entry]:
         with self._lock:
             if self._listing is None:
-                found = self._patience.try_again(str(self), lambda: sorted(self._objects.list()))
+                found = self.patience.try_again(str(self), lambda: sorted(self._objects.list()))
                 hidden = [any(part.startswith(".") for part in entry.name.split("/")) for entry in found]
                 self._listing = {e.name: e for e, is_hidden in zip(found, hidden, strict=True) if not is_hidden}
             return self._listing

@@ -6,7 +6,7 @@ Arrow comes with pyarrow and needs no event loop; s3fs needs versions of package
 from __future__ import annotations
 
 import os
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from vlarge.data.fetch import Entry
 
@@ -35,8 +35,8 @@ class S3Objects:
         scheme, _, host = given.rpartition("://")
         self._root = f"{parts.netloc.rpartition('@')[2]}{parts.path}".rstrip("/")
         self._fs = S3FileSystem(
-            access_key=parts.username,
-            secret_key=parts.password,
+            access_key=unquote(parts.username) if parts.username else None,
+            secret_key=unquote(parts.password) if parts.password else None,
             endpoint_override=options.get("endpoint_override") or host.rstrip("/") or None,
             scheme=options.get("scheme") or scheme or None,
             region=options.get("region"),

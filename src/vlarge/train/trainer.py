@@ -9,7 +9,7 @@ import signal
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -207,14 +207,18 @@ class Trainer:
         """For people on the spot and for those who look later."""
         print(f"rank {self.world.rank}: {text}", file=sys.stderr)
         line = {"step": self.step, "rank": self.world.rank, "event": text}
-        with (self.run_dir / "events.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        with suppress(OSError), (self.run_dir / "events.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")  # stderr has it too
 
     def _check_batch(self) -> None:
         if self.recipe.train.batch_size < self.world.size:
             raise InputError(
                 f"train.batch_size is {self.recipe.train.batch_size}, which {self.world.size} processes cannot share"
             )
+        if self.recipe.train.max_time_s and not self.recipe.train.warmup_steps:
+            raise InputError("train.max_time_s is measured by the warm-up: set train.warmup_steps above 0")
+        if len(set(self.world.texts(str(self.world.local_size)))) > 1:
+            raise InputError("nodes have different numbers of processes: start equally many on each")
 
     def _write_policy(self, folder: Path) -> None:
         write_policy(

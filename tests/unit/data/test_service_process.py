@@ -18,6 +18,7 @@ import pytest
 from test_stream import feed_of, take
 
 from vlarge.contracts import InputError, PackedBatch
+from vlarge.data.check import Unreachable
 from vlarge.data.config import Source
 from vlarge.data.index import Dataset, open_dataset
 from vlarge.data.service.arena import Arena
@@ -125,7 +126,7 @@ def test_decoders_end_with_their_service(dataset: Dataset) -> None:
 
 def test_a_decoder_tells_what_went_wrong(dataset: Dataset) -> None:
     feed, arena = feed_of(dataset, size=32), Arena(1 << 20)
-    with closing(Apart(feed.to_json(), arena)) as decoder:
+    with closing(Apart(feed.to_json(), [dataset.revision], arena)) as decoder:
         slot = arena.take()
         key = dataset.camera_keys[0]
         decoder.fill([Pictures(0, 1, key, (3, 5), ((slot, 0), (slot, 1)))])
@@ -138,9 +139,40 @@ def test_a_decoder_tells_what_went_wrong(dataset: Dataset) -> None:
         with pytest.raises(RuntimeError, match="IndexError"):
             decoder.fill([Pictures(3, 1, key, (0,), ((slot, 0),))])
         decoder.fill([Pictures(0, 0, key, (0,), ((slot, 0),))])
-    broken = Apart(feed.to_json().replace(str(dataset.root), str(dataset.root) + "-gone"), arena)
-    with pytest.raises(InputError, match=r"the process that decodes ended \(exit code 1\) over .* frames 0 to 0"):
+    gone = feed.to_json().replace(str(dataset.root), str(dataset.root) + "-gone")
+    with closing(Apart(gone, [dataset.revision], arena)) as broken, pytest.raises(Unreachable, match="cannot open the"):
         broken.fill([Pictures(0, 0, key, (0,), ((slot, 0),))])
+    with closing(Apart(feed.to_json(), ["another"], arena)) as other, pytest.raises(Unreachable, match="has changed"):
+        other.fill([Pictures(0, 0, key, (0,), ((slot, 0),))])
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_decoder_that_is_killed_works_on_and_one_that_crashes_says_so(dataset: Dataset, number: int) -> None:
+    feed, arena = feed_of(dataset, size=32), Arena(1 << 20)
+    wanted = [Pictures(0, 1, dataset.camera_keys[0], (3,), ((arena.take(), 0),))]
+    with closing(Apart(feed.to_json(), [dataset.revision], arena)) as decoder:
+        decoder.fill(wanted)
+        before = arena.whole(0).copy()
+        arena.whole(0)[:] = 0
+        assert decoder._process is not None
+        os.kill(decoder._process.pid, number)
+        if number == signal.SIGSEGV:
+            with pytest.raises(InputError, match=r"the decoder crashed .SIGSEGV. over .* frames 3 to 3"):
+                decoder.fill(wanted)
+        decoder.fill(wanted)
+    assert (arena.whole(0) == before).all()
+
+
+def test_signals_to_the_whole_group_leave_the_service_to_the_trainer(dataset: Dataset) -> None:
+    feed = replace(feed_of(dataset, size=32), num_threads=2, keep_small=False)
+    process = ServiceProcess(feed)
+    stream = stream_from(process.address, 0, feed.image_shape, process)
+    next(stream)
+    wait_until(lambda: len(children(process.pid)) == 2)
+    for pid in (process.pid, *children(process.pid)):
+        os.kill(pid, signal.SIGINT)
+        os.kill(pid, signal.SIGTERM)
+    take(stream, 50)
 
 
 def test_a_killed_trainer_leaves_no_process_and_no_shared_memory(dataset: Dataset, tmp_path: Path) -> None:

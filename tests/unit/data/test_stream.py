@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -187,6 +190,35 @@ def test_memory_is_used_again(dataset: Dataset) -> None:
     stream.close()
 
 
+@pytest.mark.parametrize("cut", [200, 3])
+def test_a_damaged_image_column_is_replaced(make_datasets: ModuleType, tmp_path: Path, cut: int) -> None:
+    """Only reading it tells that a page of it is damaged."""
+    make_datasets.make(tmp_path / "set", make_datasets.Spec("v2.1", episodes=3, length="9", images=True, cameras="top"))
+    (file,) = (tmp_path / "set").glob("data/*/episode_000001.parquet")
+    column = pq.ParquetFile(file).metadata.row_group(0)
+    place = next(c for c in map(column.column, range(column.num_columns)) if "image" in c.path_in_schema)
+    with file.open("r+b") as handle:
+        handle.seek((place.dictionary_page_offset or place.data_page_offset) + 3)
+        handle.write(b"\xff" * cut)
+    dataset = open_dataset(Source(path=str(tmp_path / "set")))
+    stream = stream_of(dataset, size=32, limits=Limits(max_bad_fraction=0.9))
+    batches = take(stream, 8)
+    assert {bad.episode for bad, _ in ((r.bad, r.used) for r in stream.replacements)} == {1}
+    assert 1 not in {episode for _, episode, _ in ids(batches)}
+
+
+def test_a_full_disk_ends_the_keeping_and_not_the_run(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    plain = take(stream_of(dataset, size=32, batch_size=9), 12)
+    monkeypatch.setattr(os, "pwrite", full)
+    kept = take(stream_of(dataset, size=32, batch_size=9, cache_dir=str(tmp_path), cache_bytes=1 << 30), 12)
+    assert all(np.array_equal(a.images_NHWC, b.images_NHWC) for a, b in zip(plain, kept, strict=True))
+
+
 # ---- on a dataset in memory
 
 
@@ -207,7 +239,7 @@ class Memory:
 
     @property
     def episodes(self) -> list[Episode]:
-        return [Episode(100 + i, n, ("task",), "", 0, {}) for i, n in enumerate(self.sizes)]
+        return [Episode(100 + i, n, ("task",), "a.parquet", 0, {}) for i, n in enumerate(self.sizes)]
 
     @property
     def lengths(self) -> np.ndarray:
@@ -238,6 +270,29 @@ class Memory:
             out[...] = frame
 
 
+@pytest.mark.parametrize(("weights", "batch_size"), [((1.0, 99.0), 8), ((999.0, 1.0), 8), ((1.0, 3.0), 200)])
+def test_a_mixture_of_any_weights_flows(weights: tuple[float, float], batch_size: int) -> None:
+    """In little memory: one dataset's window reaches over more steps than there is room for."""
+    memories = [Memory([60] * 5), Memory([50] * 4)]
+    image_bytes = 4 * 4 * 3
+    feed = feed_of(
+        *memories, size=4, batch_size=batch_size, weights=weights, memory_bytes=600 * image_bytes, window_samples=400,
+        clip_frames=16, keep_small=False, num_threads=3,
+    )  # fmt: skip
+    stream = stream_here(feed, memories, Limits(stall_s=20), tell=pytest.fail)  # type: ignore[arg-type]
+    batches = take(stream, 4000 // batch_size)
+    found = ids(batches)
+    assert sorted(found) == sorted(expected_ids(feed, memories, 0, len(found)))
+
+
+def test_what_is_needed_first_is_read_first() -> None:
+    memories = [Memory([60] * 5), Memory([50] * 4)]
+    feed = feed_of(*memories, size=4, batch_size=8, weights=(1.0, 9.0), window_samples=400)
+    clips = itertools.islice(feed.plan(memories).clips(0), 200)  # type: ignore[arg-type]
+    steps = [min(place.step for place in clip.places) for clip in clips]
+    assert steps == sorted(steps)
+
+
 SIZES = st.lists(st.integers(0, 12), min_size=1, max_size=5).filter(sum)
 
 
@@ -248,6 +303,7 @@ SIZES = st.lists(st.integers(0, 12), min_size=1, max_size=5).filter(sum)
     group_frames=st.integers(1, 7),
     world=st.sampled_from([1, 2, 3, 4, 8]),
     workers=st.sampled_from([1, 3]),
+    uneven=st.sampled_from([1, 7]),
     ranks_per_node=st.sampled_from([1, 2]),
     batch_size=st.integers(8, 20),
     budget=st.sampled_from([0, 60, 200]),
@@ -261,6 +317,7 @@ def test_a_global_batch_is_the_same_on_any_ranks_and_workers_from_any_start(
     group_frames: int,
     world: int,
     workers: int,
+    uneven: int,
     ranks_per_node: int,
     batch_size: int,
     budget: int,
@@ -275,7 +332,8 @@ def test_a_global_batch_is_the_same_on_any_ranks_and_workers_from_any_start(
     num_nodes = world // ranks_per_node
     settings = {
         "size": 4, "batch_size": batch_size, "clip_frames": shuffle[0], "window_samples": shuffle[1],
-        "num_threads": workers, "weights": tuple(1.0 + k for k in range(len(memories))), "budget_tokens": budget,
+        "num_threads": workers, "budget_tokens": budget,
+        "weights": tuple(1.0 + uneven * k for k in range(len(memories))),
     }  # fmt: skip
     feed = replace(feed_of(*memories, **settings), start_step=start_step)
     nodes = [replace(feed, node=Node(n, num_nodes, ranks_per_node)).open(memories) for n in range(num_nodes)]  # type: ignore[arg-type]
@@ -370,7 +428,7 @@ def test_a_late_batch_names_stage_and_file() -> None:
     stream = stream_of(Memory([10], before_frame=slow), size=4, limits=Limits(stall_s=0.05), tell=tell)
     next(stream)
     stream.close()
-    assert "decode episode 100, observation.images.top, memory" in told[-1]
+    assert "decode episode 100, observation.images.top in a.parquet, memory" in told[-1]
 
 
 def test_closing_ends_the_threads_and_the_iteration() -> None:

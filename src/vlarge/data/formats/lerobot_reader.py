@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from vlarge.contracts import InputError
 from vlarge.data.cache import ByteCache
-from vlarge.data.check import Unreachable
+from vlarge.data.check import BrokenFile, Unreachable
 from vlarge.data.config import Source
 from vlarge.data.fetch import Store
 from vlarge.data.formats.lerobot_rows import row_tasks
-from vlarge.data.formats.lerobot_tables import TableFile, read_images, read_table_file
+from vlarge.data.formats.lerobot_tables import Cells, TableFile, read_cells, read_group_stops, read_table_file
 from vlarge.data.manifest import Episode, EpisodeTable, Manifest
 from vlarge.data.mp4 import VideoFile
-from vlarge.data.video import decode_runs, num_packets, plan_runs, starts_afresh
+from vlarge.data.video import decode_image, decode_runs, num_packets, plan_runs, starts_afresh
 
 if TYPE_CHECKING:
     import av
 
 TABLE_CACHE_BYTES = 256 << 20
 VIDEO_TABLE_CACHE_BYTES = 256 << 20
+CELL_CACHE_BYTES = 256 << 20
 
 
 class LeRobotReader:
@@ -38,6 +40,10 @@ class LeRobotReader:
         self._keys = config.state_key, config.action_key
         self._tables: ByteCache[str, TableFile] = ByteCache(self._load_table, TABLE_CACHE_BYTES)
         self._videos: ByteCache[str, VideoFile] = ByteCache(manifest.video_files.__getitem__, VIDEO_TABLE_CACHE_BYTES)
+        self._cells: ByteCache[tuple[str, str, int], Cells] = ByteCache(
+            lambda k: read_cells(store, *k), CELL_CACHE_BYTES
+        )
+        self._group_stops = lru_cache(maxsize=1024)(partial(read_group_stops, store))
         self._lock = threading.Lock()
         self.num_decoded = 0
 
@@ -45,6 +51,8 @@ class LeRobotReader:
         """State, action and task of every frame. Raises InputError naming the file."""
         table = self._tables.get(episode.table_file)
         rows = slice(episode.first_row, episode.first_row + episode.length)
+        if table.rows_of(episode.index) != (rows.start, rows.stop):
+            raise BrokenFile("truncated_parquet", f"{episode.table_file}: its rows have changed since it was indexed")
         tasks = row_tasks(table, rows, self._manifest.task_texts, episode.tasks)
         return EpisodeTable(table.state_RA[rows], table.action_RA[rows], tasks)
 
@@ -78,9 +86,8 @@ class LeRobotReader:
         part = episode.videos.get(camera_key)
         try:
             if part is None:
-                rows = [episode.first_row + i for i in frame_indices]
-                self._count(len(rows))
-                yield from read_images(self._store, episode.table_file, camera_key, rows)
+                self._count(len(frame_indices))
+                yield from self._images(episode, camera_key, frame_indices)
                 return
             video = self._videos.get(part.file)
             wanted = [part.first_frame + i for i in frame_indices]
@@ -95,6 +102,13 @@ class LeRobotReader:
                 f"episode {episode.index}, camera {camera_key}, frames {frame_indices[0]} to {frame_indices[-1]} "
                 f"({file}): {error}"
             ) from error
+
+    def _images(self, episode: Episode, key: str, frame_indices: Sequence[int]) -> Iterator[np.ndarray]:
+        file = episode.table_file
+        for row in (episode.first_row + i for i in frame_indices):
+            group = int(np.searchsorted(self._group_stops(file), row, side="right"))
+            cells = self._cells.get((file, key, group))
+            yield decode_image(cells.data[row - cells.first_row], f"{self._store.path(file)}: column {key!r} row {row}")
 
     def _load_table(self, file: str) -> TableFile:
         return read_table_file(self._store, file, *self._keys)

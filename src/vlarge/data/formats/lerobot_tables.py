@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vlarge.contracts import InputError
 from vlarge.data.arrow_numbers import as_numpy
-from vlarge.data.check import BrokenFile, Unreachable
+from vlarge.data.check import BrokenFile
 from vlarge.data.fetch import Store
-from vlarge.data.video import decode_image
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 SCALARS = ("episode_index", "frame_index", "task_index", "timestamp")
 
@@ -76,20 +77,35 @@ def read_table_file(store: Store, file: str, state_key: str, action_key: str) ->
 
 
 def _read_columns(store: Store, file: str, keys: Sequence[str]) -> tuple[frozenset[str], pa.Table]:
+    def read(parquet: pq.ParquetFile) -> tuple[frozenset[str], pa.Table]:
+        names = frozenset(parquet.schema_arrow.names)
+        for key in keys:
+            if key not in names:
+                raise BrokenFile("missing_column", f"it has no column {key!r}")
+        return names, parquet.read(columns=[*keys, *(s for s in SCALARS if s in names)])
+
+    return read_parquet(store, file, read)
+
+
+def read_parquet[T](store: Store, file: str, read: Callable[[pq.ParquetFile], T]) -> T:
+    """What `read` makes of a parquet file.
+
+    Raises BrokenFile for a file that is not what it should be. One that cannot be had is tried again for a while, and
+    is then Unreachable.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        with pq.ParquetFile(store.open(file)) as parquet:
-            names = frozenset(parquet.schema_arrow.names)
-            for key in keys:
-                if key not in names:
-                    raise BrokenFile("missing_column", f"it has no column {key!r}")
-            return names, parquet.read(columns=[*keys, *(s for s in SCALARS if s in names)])
-    except (Unreachable, BrokenFile):
-        raise
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise BrokenFile("truncated_parquet", f"not a readable parquet file ({error})") from error
+    def once() -> T:
+        try:
+            with pq.ParquetFile(store.open(file)) as parquet:
+                return read(parquet)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            if isinstance(error, InputError) or getattr(error, "errno", None) is not None:
+                raise  # of the file system, not of the file
+            raise BrokenFile("truncated_parquet", f"not a readable parquet file ({error}); fetch it again") from error
+
+    return store.patience.try_again(store.path(file), once)
 
 
 def _scalars(table: pa.Table, name: str) -> np.ndarray:
@@ -138,17 +154,33 @@ def _is_even(column: Any) -> bool:
     return column.null_count == 0 and (len(lengths) == 0 or bool((lengths == lengths[0]).all()))
 
 
-def read_images(store: Store, file: str, key: str, rows: Sequence[int]) -> Iterator[np.ndarray]:
-    """uint8 [H, W, 3] of an image column at these rows (ascending). A row group is read once."""
-    import pyarrow.parquet as pq
+@dataclass(frozen=True)
+class Cells:
+    """Pictures of one row group of an image column, as they are stored; the first is of row `first_row`."""
 
-    with pq.ParquetFile(store.open(file)) as parquet:
-        stops = np.cumsum([parquet.metadata.row_group(i).num_rows for i in range(parquet.num_row_groups)])
-        groups = np.searchsorted(stops, np.asarray(rows), side="right")
-        for group in np.unique(groups):
-            cells = parquet.read_row_group(int(group), columns=[key])[key]
-            start = stops[group] - len(cells)
-            for row in np.asarray(rows)[groups == group]:
-                cell = cells[int(row - start)].as_py()
-                data = cell.get("bytes") if isinstance(cell, dict) else cell
-                yield decode_image(data or b"", f"{store.path(file)}: column {key!r} row {row}")
+    first_row: int
+    data: tuple[bytes, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(map(len, self.data))
+
+
+def read_group_stops(store: Store, file: str) -> np.ndarray:
+    """int64 [groups]: where each row group ends. Raises as `read_parquet` does."""
+
+    def read(parquet: pq.ParquetFile) -> np.ndarray:
+        return np.cumsum([parquet.metadata.row_group(i).num_rows for i in range(parquet.num_row_groups)])
+
+    return read_parquet(store, file, read)
+
+
+def read_cells(store: Store, file: str, key: str, group: int) -> Cells:
+    """Raises as `read_parquet` does."""
+
+    def read(parquet: pq.ParquetFile) -> Cells:
+        first_row = sum(parquet.metadata.row_group(i).num_rows for i in range(group))
+        cells = parquet.read_row_group(group, columns=[key])[key].to_pylist()
+        return Cells(first_row, tuple((c.get("bytes") if isinstance(c, dict) else c) or b"" for c in cells))
+
+    return read_parquet(store, file, read)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from vlarge.data.check import BrokenFile, FaultLog, Refused, Unreachable
+from vlarge.data.check import BrokenFile, FaultLog, Refused
 from vlarge.data.fetch import Store
 from vlarge.data.formats.lerobot_metadata import check_length, fill, task_texts, whole_number
+from vlarge.data.formats.lerobot_tables import read_parquet
 from vlarge.data.manifest import Listed, Place
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 EPISODES = "meta/episodes"
 TASKS = "meta/tasks.parquet"
@@ -105,15 +109,10 @@ def _seconds(value: object) -> float:
 
 def _read_columns(store: Store, file: str, wanted: Sequence[str] | None) -> dict[str, list[Any]]:
     """Raises BrokenFile."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    try:
-        with pq.ParquetFile(store.open(file)) as parquet:
-            names = parquet.schema_arrow.names
-            table = parquet.read(columns=[n for n in names if wanted is None or n in wanted])
+    def read(parquet: pq.ParquetFile) -> dict[str, list[Any]]:
+        names = parquet.schema_arrow.names
+        table = parquet.read(columns=[n for n in names if wanted is None or n in wanted])
         return {name: table[name].to_pylist() for name in table.column_names}
-    except Unreachable:
-        raise
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise BrokenFile("truncated_parquet", f"not a readable parquet file ({error}); fetch it again") from error
+
+    return read_parquet(store, file, read)

@@ -10,6 +10,7 @@ import numpy as np
 
 from vlarge.contracts import InputError
 from vlarge.data.cache import ByteCache
+from vlarge.data.check import Unreachable
 from vlarge.data.config import Source
 from vlarge.data.fetch import Store
 from vlarge.data.formats.rlds_features import Features, Steps
@@ -70,6 +71,8 @@ class RldsReader:
     def _steps(self, episode: Episode) -> Steps:
         try:
             return self._records.get((episode.table_file, episode.first_row))
+        except Unreachable:
+            raise  # not the episode's fault
         except InputError as error:
             raise InputError(f"episode {episode.index} ({episode.table_file}) has changed: {error}") from error
 

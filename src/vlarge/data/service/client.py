@@ -9,6 +9,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -58,30 +59,41 @@ class Remote:
     """The connection of one rank, `local_rank` of its node. process: where this rank started the service."""
 
     def __init__(self, address: str, local_rank: int, process: ServiceProcess | None = None) -> None:
+        self._address = address
+        self._local_rank = local_rank
         self._process = process
         self._connection = socket.socket(socket.AF_UNIX)
-        self._connection.connect("\0" + address)
-        self._connection.sendall(struct.pack("<Q", local_rank))
         self._receiver = Receiver(self._connection)
         self._asked = False
         self._late = "the data service does not answer"
         self.counters: dict[str, Any] = {}
 
+    def connect(self) -> None:
+        try:
+            self._connection.connect("\0" + self._address)
+            self._connection.sendall(struct.pack("<Q", self._local_rank))
+        except OSError as error:
+            raise self._died() from error
+
     def take(self, timeout_s: float) -> Ready | None:
+        start_s = time.monotonic()
         try:
             self._ask(timeout_s)
             header, body = self._receiver.message(timeout_s + SILENT_S)
+            while "late" in header:
+                self._late = header["late"]
+                if time.monotonic() - start_s >= timeout_s:
+                    return None
+                header, body = self._receiver.message(timeout_s + SILENT_S)
+            if "error" in header:
+                raise InputError(header["error"]) if header["is_input"] else ServiceDied(header["error"])
+            self._asked = False
+            self._ask(timeout_s)  # the next one is then on its way while this one is worked on
         except TimeoutError:
             self._late = "the data service does not answer"
             return None
         except (Gone, ConnectionError) as error:
             raise self._died() from error
-        if "late" in header:
-            self._late = header["late"]
-            return None
-        if "error" in header:
-            raise InputError(header["error"]) if header["is_input"] else ServiceDied(header["error"])
-        self._asked = False
         self.counters = header["counters"]
         return restore(header, body)
 
@@ -137,6 +149,7 @@ def stream_from(
     """The stream of one rank from the service at `address`. Raises InputError for data that cannot be trained on."""
     remote = Remote(address, local_rank, process)
     try:
+        remote.connect()
         return Stream(remote, remote.open_view(), image_shape, limits, tell)
     except BaseException:
         remote.close()

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from vlarge.data.check import Unreachable
 from vlarge.data.index import Dataset
 from vlarge.data.service.arena import Arena
 from vlarge.data.service.messages import Gone, Receiver, send
+
+MAX_STARTS = 3  # for one request
+CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
 
 
 @dataclass(frozen=True)
@@ -71,33 +74,44 @@ class Here:
 class Apart:
     """Decodes in a process of its own, which is started again when it has died.
 
-    Whoever asked when it died is told that the pictures cannot be decoded: asked for one by one, all but those that
-    crash a decoder come.
+    Killed from outside, it does its work again. Crashed, it tells whoever asked that the pictures cannot be decoded:
+    asked for one by one, all but those that crash a decoder come.
     """
 
-    def __init__(self, feed: str, arena: Arena) -> None:
+    def __init__(self, feed: str, revisions: Sequence[str], arena: Arena) -> None:
         self._feed = feed
+        self._revisions = list(revisions)
         self._arena = arena
         self._process: subprocess.Popen[bytes] | None = None
         self._decoded_before = self.num_decoded = 0
 
     def fill(self, wanted: Sequence[Pictures]) -> None:
-        try:
-            if self._process is None:
-                self._start()
-            send(self._connection, {"wanted": [asdict(each) for each in wanted]})
-            answer, _ = self._receiver.message(None)
-        except (Gone, OSError) as error:
-            how = self._end()
-            raise InputError(f"the process that decodes ended ({how}) over {_names(wanted)}") from error
-        self.num_decoded = self._decoded_before + answer["decoded"]
-        if "error" in answer:
-            raise ERRORS.get(answer["kind"], RuntimeError)(answer["error"])
+        for _ in range(MAX_STARTS):
+            try:
+                if self._process is None:
+                    self._start()
+                answer = self._ask({"wanted": [asdict(each) for each in wanted]})
+            except (Gone, OSError):
+                code = self._end()
+                if -code in CRASHES:
+                    how = signal.Signals(-code).name
+                    raise InputError(f"the decoder crashed ({how}) over {_names(wanted)}; leave them out") from None
+                continue
+            self.num_decoded = self._decoded_before + answer["decoded"]
+            return
+        raise RuntimeError(f"a process that decodes has ended {MAX_STARTS} times, the last time with exit code {code}")
 
     def close(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._end()
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        send(self._connection, request)
+        answer, _ = self._receiver.message(None)
+        if "error" in answer:
+            raise ERRORS.get(answer["kind"], RuntimeError)(answer["error"])
+        return answer
 
     def _start(self) -> None:
         # The kernel ends it with the thread that starts it, which is the one that asks.
@@ -116,14 +130,21 @@ class Apart:
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:
             pipe.write(self._feed.encode())
+        try:
+            opened = self._ask({"wanted": []})
+        except InputError as error:
+            raise Unreachable(f"a process that decodes cannot open the data any more: {error}") from error
+        if opened["revisions"] != self._revisions:
+            raise Unreachable("the data has changed since this run began; see to it and start again")
 
-    def _end(self) -> str:
-        assert self._process is not None
+    def _end(self) -> int:
         self._connection.close()
+        if self._process is None:
+            return 0
         self._process.kill()
         code = self._process.wait()
         self._process, self._decoded_before = None, self.num_decoded
-        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return code
 
 
 ERRORS: dict[str, type[Exception]] = {"InputError": InputError, "Unreachable": Unreachable}

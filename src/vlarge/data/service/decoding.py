@@ -6,11 +6,13 @@ import contextlib
 import socket
 import sys
 import traceback
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 from vlarge.contracts import InputError
 from vlarge.data.check import Unreachable
+from vlarge.data.index import Dataset
 from vlarge.data.service.arena import map_slot
 from vlarge.data.service.decoder import Pictures, fill, image_of
 from vlarge.data.service.feed import Feed
@@ -23,25 +25,35 @@ def main() -> None:
     end_with_parent()
     number, arena, slot_bytes = map(int, sys.argv[1:])
     feed = Feed.from_json(sys.stdin.read())
-    datasets = feed.datasets()
     slot_of = lru_cache(maxsize=None)(lambda slot: map_slot(arena, slot, slot_bytes))
     connection = socket.socket(fileno=number)
     requests = Receiver(connection)
+    datasets: list[Dataset] = []
+
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
+        if not datasets:
+            datasets.extend(feed.datasets())
+        wanted = [_pictures(each) for each in request["wanted"]]
+        outs = [[image_of(slot_of(slot), i, feed.image_shape) for slot, i in each.images] for each in wanted]
+        fill(datasets, wanted, outs)
+        return {"decoded": sum(d.num_decoded for d in datasets), "revisions": [d.revision for d in datasets]}
+
     with contextlib.suppress(Gone, OSError):
         while True:
             request, _ = requests.message(None)
-            wanted = [_pictures(each) for each in request["wanted"]]
-            outs = [[image_of(slot_of(slot), i, feed.image_shape) for slot, i in each.images] for each in wanted]
-            answer: dict[str, Any] = {}
-            try:
-                fill(datasets, wanted, outs)
-            except Unreachable as error:
-                answer = {"kind": "Unreachable", "error": str(error)}
-            except InputError as error:
-                answer = {"kind": "InputError", "error": str(error)}
-            except Exception as error:
-                answer = {"kind": "", "error": "".join(traceback.format_exception(error))}
-            send(connection, {**answer, "decoded": sum(dataset.num_decoded for dataset in datasets)})
+            send(connection, _guarded(answer, request))
+
+
+def _guarded(answer: Callable[[dict[str, Any]], dict[str, Any]], request: dict[str, Any]) -> dict[str, Any]:
+    """The answer, or what went wrong."""
+    try:
+        return answer(request)
+    except Unreachable as error:
+        return {"kind": "Unreachable", "error": str(error)}
+    except InputError as error:
+        return {"kind": "InputError", "error": str(error)}
+    except Exception as error:
+        return {"kind": "", "error": "".join(traceback.format_exception(error))}
 
 
 def _pictures(data: dict[str, Any]) -> Pictures:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from vlarge.data.transforms import Preparation
 MAX_CLIP_FRAMES = 128
 KEPT_FRACTION = 0.25  # of memory may hold datasets that fit into it whole
 STEPS_AHEAD = 16  # beyond the window: more would only take time from the trainer at the start
+HELD_STEPS = 2  # a rank looks at one, and the next is on its way to it
 PLANNED_FRACTION = 0.8  # of what memory holds else: the rest is for batches that ranks still look at
 
 
@@ -94,14 +96,19 @@ class Feed:
         plan = self.plan(opened)
         step_bytes = self._sample_bytes(plan.parts) * self.batch_size // self.node.num_nodes
         fitting = int((1 - KEPT_FRACTION) * self.memory_bytes) // step_bytes
-        room = max(2, min(fitting, plan.window_steps() + STEPS_AHEAD))
+        needed = plan.window_steps() + HELD_STEPS  # with less, a clip could wait for ever
+        room = max(needed, min(fitting, plan.window_steps() + STEPS_AHEAD))
         return NodeService(
             plan,
             self.start_step,
             image_shape=self.image_shape,
             num_threads=self.num_threads or len(os.sched_getaffinity(0)),
             max_batches=room * self.node.ranks_per_node,
-            make_decoder=partial(Apart, self.to_json()) if apart else partial(Here, opened, self.image_shape),
+            make_decoder=(
+                partial(Apart, self.to_json(), [dataset.revision for dataset in opened])
+                if apart
+                else partial(Here, opened, self.image_shape)
+            ),
         )
 
     def plan(self, datasets: Sequence[Dataset] = ()) -> Plan:
@@ -119,7 +126,7 @@ class Feed:
             node=self.node,
             budget_tokens=self.budget_tokens,
             suffixes_per_prefix=self.suffixes_per_prefix,
-            horizon_samples=max(held // len(parts), self.batch_size),
+            horizon_samples=max(held, self.batch_size),
         )
 
     def decides_order(self, datasets: Sequence[Dataset]) -> dict[str, Any]:
@@ -143,7 +150,7 @@ class Feed:
     def _orders(self, parts: Sequence[Part]) -> list[Order]:
         weights = np.array(self.weights or [1.0] * len(parts))
         return [
-            Order(part.spans_S3[:, 2], self.seed, part.clip_frames, int(self.window_samples * share))
+            Order(part.spans_S3[:, 2], self.seed, part.clip_frames, ceil(self.window_samples * share))
             for part, share in zip(parts, weights / weights.sum(), strict=True)
         ]
 

@@ -230,7 +230,8 @@ class NodeService:
         if not wanted:
             return
         episode = self._episode(wanted[0].part, wanted[0].episode)
-        where = f"episode {episode.index}, {', '.join(each.camera for each in wanted)}, {part.dataset.root}"
+        files = {each.camera: _file(episode, each.camera) for each in wanted}
+        where = f"episode {episode.index}, {', '.join(f'{k} in {f}' for k, f in files.items())}, {part.dataset.root}"
         if part.cache:
             with self._doing("read kept frames", where):
                 wanted = [left for each in wanted if (left := self._not_kept(part.cache, episode, each))]
@@ -255,7 +256,7 @@ class NodeService:
     def _numbers(self, clip: Clip) -> list[Sample]:
         part = self.plan.parts[clip.part]
         episode, frames = self._episode(clip.part, clip.episode), np.array(clip.frames)
-        with self._doing("read rows", f"episode {episode.index}, {part.dataset.root}"):
+        with self._doing("read rows", f"episode {episode.index}, {episode.table_file}, {part.dataset.root}"):
             table = self._tables.get((clip.part, clip.episode))
         with self._doing("prepare", f"episode {episode.index}, {part.dataset.root}"):
             prepared = part.preparation.numbers(table, frames)
@@ -314,3 +315,7 @@ class NodeService:
         finally:
             del self.activities[name]
             self.seconds[stage] += time.monotonic() - start_s
+
+
+def _file(episode: Episode, camera: str) -> str:
+    return episode.videos[camera].file if camera in episode.videos else episode.table_file

@@ -6,6 +6,7 @@ decoded once.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -31,7 +32,7 @@ class Node:
 
 
 ALONE = Node()
-BLOCK_SAMPLES = 256  # looked up together: it costs as much as looking up one
+BLOCK_SAMPLES = 64  # looked up together: it costs as much as looking up one
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +94,10 @@ class Clip:
     epoch: int
 
     @property
+    def first_step(self) -> int:
+        return min(place.step for place in self.places)
+
+    @property
     def last_step(self) -> int:
         return max(place.step for place in self.places)
 
@@ -122,7 +127,8 @@ class _Block:
 class Plan:
     """Global batch s is positions [s * batch_size, (s + 1) * batch_size) of the mixture.
 
-    horizon_samples: no more are planned together, even where a window is larger. Only decoding twice depends on it.
+    horizon_samples: what is planned together lies within so many positions, even where a window is larger. Only
+    decoding twice depends on it.
     """
 
     def __init__(
@@ -150,23 +156,34 @@ class Plan:
     def window_steps(self) -> int:
         """At most so many global batches are begun by what is planned together."""
         spans = []
-        for order, share in zip(self.mixture.orders, self.mixture.shares, strict=True):
-            spans.append(min(order.max_window_samples, self.horizon_samples) / share)
+        for k, (order, share) in enumerate(zip(self.mixture.orders, self.mixture.shares, strict=True)):
+            spans.append(min(order.max_window_samples, self._most(k)) / share)
         return int(max(spans) / self.batch_size) + 2
+
+    def _most(self, k: int) -> int:
+        # So many samples of a dataset may be planned together.
+        return max(1, int(self.horizon_samples * self.mixture.shares[k]))
 
     def clips(self, start_step: int) -> Iterator[Clip]:
         """All that the node has to read from `start_step` on, in the order in which it is first needed, without end.
 
         What is needed first is cut finely, so that the first batches do not wait for their neighbours' neighbours.
         """
-        start = start_step * self.batch_size
-        done = self.mixture.counts(start)
+        done = self.mixture.counts(start_step * self.batch_size)
+        planned: list[deque[Clip]] = [deque() for _ in self.parts]
         finely = [True] * len(self.parts)
+
+        def turn(k: int) -> int:
+            position = self.mixture.position_of(k, int(done[k]))
+            return planned[k][0].first_step if planned[k] else position // self.batch_size
+
         while True:
-            turns = [self.mixture.position_of(k, int(first)) for k, first in enumerate(done)]
-            k = int(np.argmin(turns))
-            last = min(self.mixture.orders[k].window(int(done[k]))[1], int(done[k]) + self.horizon_samples)
-            yield from self._window_clips(k, int(done[k]), last, finely[k])
+            k = min(range(len(self.parts)), key=turn)
+            if planned[k]:
+                yield planned[k].popleft()
+                continue
+            last = min(self.mixture.orders[k].window(int(done[k]))[1], int(done[k]) + self._most(k))
+            planned[k].extend(self._window_clips(k, int(done[k]), last, finely[k]))
             done[k], finely[k] = last, False
 
     def _window_clips(self, k: int, first: int, last: int, finely: bool) -> list[Clip]:

@@ -35,10 +35,15 @@ def main() -> None:
 
 
 def end_with_parent() -> None:
-    """Let the kernel kill this process when its parent dies, however that happens."""
+    """Let the kernel kill this process when its parent dies, however that happens, and leave signals to the parent.
+
+    A terminal and torchrun signal the whole group, and the trainer needs its data until it has saved.
+    """
     import ctypes
     import signal
 
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     parent = os.getppid()
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:

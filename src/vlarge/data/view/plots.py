@@ -37,7 +37,7 @@ def panels_of(curves: Curves) -> list[Panel]:
     """Dimensions that move, a few to a panel: each in the first one with room where it and all others show."""
     groups: list[list[int]] = []
     for dim in np.flatnonzero(_moves(curves)).tolist():
-        fitting = (g for g in groups if len(g) < LINES_PER_PANEL and _show_together(curves.values_TA[:, [*g, dim]]))
+        fitting = (g for g in groups if len(g) < LINES_PER_PANEL and _show_together(curves.drawn_TA[:, [*g, dim]]))
         group = next(fitting, None)
         if group is None:
             groups.append([dim])
@@ -47,8 +47,8 @@ def panels_of(curves: Curves) -> list[Panel]:
 
 
 def _moves(curves: Curves) -> np.ndarray:
-    spans = np.ptp(curves.values_TA, axis=0)
-    return np.asarray(spans > STILL * np.maximum(1, np.abs(curves.values_TA).max(axis=0)))
+    values = curves.drawn_TA
+    return np.asarray(np.ptp(values, axis=0) > STILL * np.maximum(1, np.abs(values).max(axis=0)))
 
 
 def _show_together(values: np.ndarray) -> bool:
@@ -59,7 +59,7 @@ def constant_note(curves: Curves) -> str:
     """What is not drawn: dimensions that hardly move, those of one value together."""
     by_value: dict[str, list[str]] = {}
     for dim in np.flatnonzero(~_moves(curves)):
-        by_value.setdefault(f"{curves.values_TA[0, dim]:.4g}", []).append(curves.names[dim])
+        by_value.setdefault(f"{curves.drawn_TA[0, dim]:.4g}", []).append(_label(curves, int(dim)))
     groups = [f"{', '.join(names)} = {value}" for value, names in by_value.items()]
     return f"not drawn, for they are constant: {'; '.join(groups)}" if groups else ""
 
@@ -91,7 +91,7 @@ def draw_panel(page: Image.Image, panel: Panel, left: int, top: int, width: int,
     """Draw legend, grid, ticks and lines. marks: frames at which the task changes."""
     draw = ImageDraw.Draw(page)
     _draw_legend(draw, panel, left + GUTTER, top, width - GUTTER)
-    values = panel.curves.values_TA[:, panel.dims]
+    values = panel.curves.drawn_TA[:, panel.dims]
     low, high, step = nice_range(float(values.min()), float(values.max()))
     plot_top = top + _legend_rows(panel, width) * LEGEND_ROW + 10
     axes = Axes(left + GUTTER, plot_top, width - GUTTER - 8, PLOT_HEIGHT, len(values), low, high)
@@ -129,7 +129,12 @@ def _legend_places(panel: Panel, width: int) -> list[tuple[int, float]]:
 
 
 def _name(panel: Panel, dim: int) -> str:
-    return shorten(panel.curves.names[dim], SMALL, MAX_NAME)
+    return shorten(_label(panel.curves, dim), SMALL, MAX_NAME)
+
+
+def _label(curves: Curves, dim: int) -> str:
+    bad = int((~np.isfinite(curves.values_TA[:, dim])).sum())
+    return f"{curves.names[dim]} ({bad} not finite)" if bad else curves.names[dim]
 
 
 def _draw_legend(draw: ImageDraw.ImageDraw, panel: Panel, left: int, top: int, width: int) -> None:

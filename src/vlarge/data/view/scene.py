@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,14 @@ class Curves:
     title: str
     values_TA: np.ndarray
     names: tuple[str, ...]
+
+    @cached_property
+    def drawn_TA(self) -> np.ndarray:
+        """The same, where each number that is not finite is the one before it; 0 where there is none."""
+        good = np.isfinite(self.values_TA)
+        last = np.maximum.accumulate(np.where(good, np.arange(len(good))[:, None], -1), axis=0)
+        held = np.take_along_axis(self.values_TA, np.maximum(last, 0), axis=0)
+        return np.where(last >= 0, held, 0)
 
 
 @dataclass(frozen=True)
