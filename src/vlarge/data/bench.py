@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import multiprocessing
 import os
 import statistics
@@ -67,15 +69,15 @@ def measure(m: Measurement, tell: Callable[[str], None]) -> dict[str, Any]:
         "samples_per_s": rate,
         "frames_decoded_per_used": decoded_per_used(plan),
         "frames_decoded_per_used_full_shuffle": decoded_per_used(replace(feed, window_samples=0).plan([dataset])),
-        "roofline_samples_per_s": middle["roofline"],
-        "of_roofline": rate / middle["roofline"],
+        "roofline_samples_per_s": None if math.isnan(middle["roofline"]) else middle["roofline"],
+        "of_roofline": None if math.isnan(middle["roofline"]) else rate / middle["roofline"],
         "data_wait_fraction": middle["data_wait_fraction"],
         "first_batch_s": middle["first_batch_s"],
         "episodes_per_64": episodes_per(plan, 64),
         "service_memory_bytes": max(r["service_memory_bytes"] for r in rounds),
         "peers": {peer: {"samples_per_s": middle[peer]} for peer in m.against},
         "ratio": {peer: statistics.median(r["samples_per_s"] / r[peer] for r in rounds) for peer in m.against},
-        "rounds": rounds,
+        "rounds": [{key: None if math.isnan(value) else value for key, value in r.items()} for r in rounds],
         "cores": len(os.sched_getaffinity(0)),
     }
 
@@ -173,11 +175,14 @@ def episodes_per(plan: Plan, num_samples: int) -> float:
 
 
 def roofline(dataset: Dataset) -> float:
-    """Frames a second when every core decodes the dataset's videos from front to back to RGB, and does nothing else."""
-    files = {part.file for e in dataset.episodes for part in e.videos.values()}
-    paths = sorted(str(dataset.store.path(file)) for file in files)
+    """Frames a second when every core decodes the dataset's videos from front to back to RGB, and does nothing else.
+
+    NaN where there is no local video.
+    """
+    files = sorted({part.file for e in dataset.episodes for part in e.videos.values()})
+    paths = [str(path) for path in map(dataset.store.local_path, files) if path]
     if not paths:
-        return float("nan")
+        return math.nan
     context = multiprocessing.get_context("spawn")
     num = len(os.sched_getaffinity(0))
     barrier, counts = context.Barrier(num), context.Queue()
@@ -196,7 +201,7 @@ def _decode(paths: list[str], first: int, barrier: Any, counts: Any) -> None:
     barrier.wait()
     end_s, num_frames, number = time.perf_counter() + ROOFLINE_S, 0, first
     while time.perf_counter() < end_s:
-        with av.open(paths[number % len(paths)]) as container:
+        with contextlib.suppress(av.error.FFmpegError), av.open(paths[number % len(paths)]) as container:
             container.streams.video[0].codec_context.thread_count = 1
             for frame in container.decode(video=0):
                 frame.to_ndarray(format="rgb24")

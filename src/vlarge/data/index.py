@@ -167,7 +167,9 @@ def open_dataset(
         )
 
     def whole_revision() -> str:  # of the dataset as `vlarge data check` opens it
-        whole = Source(path=config.path, revision=config.revision)
+        whole = Source(
+            path=config.path, revision=config.revision, state_key=config.state_key, action_key=config.action_key
+        )
         return open_dataset(whole, index_dir, on_progress, remote_cache_bytes=remote_cache_bytes).revision
 
     def build() -> Manifest:

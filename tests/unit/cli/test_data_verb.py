@@ -6,6 +6,7 @@ from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from vlarge.cli import main as cli
@@ -229,3 +230,32 @@ def test_a_path_that_is_no_dataset_is_one_line(
         assert shown.err.startswith(f"error: {path}")
         assert shown.err.count("\n") == 1
         assert not shown.out
+
+
+def test_other_keys_of_state_and_action(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Many datasets have other names for them: every command takes them, and a quarantine list still fits."""
+    root = tmp_path / "renamed"
+    shutil.copytree(good, root)
+    for file in root.rglob("data/**/*.parquet"):
+        table = pq.read_table(file)
+        names = {"observation.state": "state", "action": "actions"}
+        pq.write_table(table.rename_columns([names.get(name, name) for name in table.column_names]), file)
+    info = json.loads((root / "meta/info.json").read_text())
+    info["features"] = {
+        {"observation.state": "state", "action": "actions"}.get(key, key): feature
+        for key, feature in info["features"].items()
+    }
+    (root / "meta/info.json").write_text(json.dumps(info))
+    keys = ["--state-key", "state", "--action-key", "actions"]
+    assert answer(capsys, "data", "check", str(root))[0] == 2
+    assert answer(capsys, "data", "check", str(root), *keys) == (0, {"ok": True, "num_episodes_ok": 4, "faults": []})
+    assert answer(capsys, "data", "info", str(root), *keys)[1]["num_episodes"] == 4
+    assert answer(capsys, "data", "stats", str(root), *keys)[0] == 0
+    assert answer(capsys, "data", "view", str(root), "--episode", "0", "--out", str(tmp_path / "a.png"), *keys)[0] == 0
+    assert answer(capsys, "data", "convert", str(root), str(tmp_path / "copy"), *keys)[0] == 0
+    assert answer(capsys, "data", "check", str(tmp_path / "copy"))[0] == 0
+    sorted(root.rglob("data/**/*.parquet"))[-1].unlink()
+    written = tmp_path / "list.json"
+    assert answer(capsys, "data", "check", str(root), "--quarantine", str(written), *keys)[0] == 1
+    source = Source(path=str(root), quarantine=str(written), state_key="state", action_key="actions")
+    assert len(open_dataset(source).episodes) == 2

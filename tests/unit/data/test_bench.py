@@ -1,5 +1,6 @@
 """The benchmark's figures are those of the dataset."""
 
+import json
 from pathlib import Path
 from types import ModuleType
 
@@ -47,3 +48,21 @@ def test_cameras_of_several_sizes_need_one(path: Path, monkeypatch: pytest.Monke
     dataset.cameras[key] = bench.replace(dataset.cameras[key], height=10)
     with pytest.raises(InputError, match="several sizes; make them equal with --size"):
         bench.feed_of(Measurement(path=str(path)), dataset)
+
+
+def test_without_local_video_there_is_no_roofline(
+    make_datasets: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "WARMUP_SAMPLES", 8)
+    make_datasets.make(tmp_path / "set", make_datasets.Spec("rlds", episodes=3, length="9"))
+    found = measure(Measurement(path=str(tmp_path / "set"), samples=16, rounds=1), print)
+    assert found["samples_per_s"] > 0
+    assert (found["roofline_samples_per_s"], found["of_roofline"]) == (None, None)
+    json.dumps(found, allow_nan=False)
+
+
+def test_a_file_that_cannot_be_decoded_does_not_stop_the_roofline(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "ROOFLINE_S", 0.2)
+    dataset = bench.open_dataset(bench.Source(path=str(path)))
+    monkeypatch.setattr(dataset.store, "local_path", lambda file: path / "meta/info.json")
+    assert bench.roofline(dataset) == 0

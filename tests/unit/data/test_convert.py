@@ -14,6 +14,8 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from vlarge.cli import main as cli
@@ -385,3 +387,33 @@ def test_cameras_of_several_sizes_need_one(make_datasets: ModuleType, sources: P
         _convert(root, tmp_path / "copy")
     _convert(root, tmp_path / "copy", size=SIZE)
     _check_same(make_datasets, _open(root), _open(tmp_path / "copy"), SIZE)
+
+
+def test_an_episode_with_numbers_that_are_not_finite_is_left_out_and_named(sources: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(sources / "v3.0-h264", source)
+    file = sorted(source.glob("data/*/*.parquet"))[0]
+    table = pq.read_table(file)
+    actions = table["action"].to_pylist()
+    actions[2][0] = float("nan")
+    place = table.schema.get_field_index("action")
+    column = pa.array(actions, table["action"].type)
+    pq.write_table(table.set_column(place, table.schema.field(place), column), file)
+    done = _convert(source, tmp_path / "copy")
+    assert [e.index for e in done.dataset.episodes] == [1, 2, 3, 4, 5]
+    assert {(fault.kind, fault.episode) for fault in done.left_out} == {("nan_actions", 0)}
+    origin = json.loads((tmp_path / "copy/meta/source.json").read_text())
+    assert origin["episodes"] == [1, 2, 3, 4, 5]
+    assert [fault["episode"] for fault in origin["left_out"]] == [0]
+    assert len(_open(tmp_path / "copy").episodes) == 5
+
+
+def test_a_list_of_what_to_leave_out_is_honoured(sources: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(sources / "v2.1-h264", source)
+    listed = tmp_path / "list.json"
+    (source / "videos/chunk-000" / TOP / "episode_000002.mp4").unlink()
+    assert cli.main(["data", "check", str(source), "--quarantine", str(listed)]) == 1
+    assert cli.main(["data", "convert", str(source), str(tmp_path / "copy"), "--quarantine", str(listed)]) == 0
+    origin = json.loads((tmp_path / "copy/meta/source.json").read_text())
+    assert origin["episodes"] == [0, 1, 3, 4, 5]

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from vlarge.cli import main as cli
+from vlarge.data.config import Source
 from vlarge.data.formats.write import LeRobotWriter
 from vlarge.data.view.plots import COLOURS, Panel, constant_note, draw_panel, nice_range, panels_of
 from vlarge.data.view.scene import Curves, open_scene
@@ -74,7 +75,7 @@ def test_the_sheet_shows_each_camera_at_even_intervals(root: Path, make_datasets
 
 
 def test_one_camera_is_one_row(root: Path, make_datasets: ModuleType) -> None:
-    scene = open_scene(str(root), 0, ["wrist"])
+    scene = open_scene(Source(path=str(root)), 0, ["wrist"])
     assert scene.cameras == (WRIST,)
     width = (WIDTH - 2 * MARGIN - 7 * 14) // 8
     found = _identities(make_datasets, np.asarray(draw_sheet(scene)), (width, width))
@@ -82,11 +83,25 @@ def test_one_camera_is_one_row(root: Path, make_datasets: ModuleType) -> None:
 
 
 def test_what_is_said_about_the_episode(root: Path) -> None:
-    scene = open_scene(str(root), 0, ())
+    scene = open_scene(Source(path=str(root)), 0, ())
     assert scene.title == "kitchen · episode 0"
     assert scene.subtitle == "40 frames · 4.0 s at 10 fps · lerobot-v3.0"
     assert scene.tasks == ((0, "open the drawer"), (20, "close it"))
     assert [curves.names for curves in scene.curves] == [("pan", "lift", "still"), ("x",)]
+
+
+def test_numbers_that_are_not_finite_are_said_and_not_called_constant() -> None:
+    t = np.linspace(0, 1, 50)[:, None]
+    values = np.concatenate([t, t, np.ones((50, 1))], axis=1)
+    values[[0, 3], 1] = np.nan
+    values[7, 2] = np.inf
+    curves = Curves("State", values, ("a", "b", "c"))
+    assert [panel.dims for panel in panels_of(curves)] == [(0, 1)]
+    assert constant_note(curves).endswith("constant: c (1 not finite) = 1")
+    page = Image.new("RGB", (600, 400), "white")
+    draw_panel(page, panels_of(curves)[0], 0, 0, 600, [])
+    assert np.isfinite(curves.drawn_TA).all()
+    assert curves.drawn_TA[3, 1] == curves.values_TA[2, 1]
 
 
 def test_dimensions_that_hide_each_other_are_drawn_apart() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import tyro
 
@@ -65,7 +65,7 @@ def bench(arguments: Bench) -> int:
         return 0
     rows = [
         ("stream", f"{found['samples_per_s']:.0f} samples/s"),
-        ("decode roofline", f"{found['roofline_samples_per_s']:.0f} samples/s, of which {found['of_roofline']:.0%}"),
+        ("decode roofline", _roofline(found)),
         ("frames decoded / used", f"{found['frames_decoded_per_used']:.3f}"),
         ("the same, full shuffle", f"{found['frames_decoded_per_used_full_shuffle']:.3f}"),
         ("consumer waits", f"{found['data_wait_fraction']:.1%} of the time"),
@@ -78,3 +78,9 @@ def bench(arguments: Bench) -> int:
         )
     print_table(f"{arguments.path} on {found['cores']} cores", ("", "median"), rows)
     return 0
+
+
+def _roofline(found: dict[str, Any]) -> str:
+    if found["of_roofline"] is None:
+        return "there is no local video to decode"
+    return f"{found['roofline_samples_per_s']:.0f} samples/s, of which {found['of_roofline']:.0%}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import tyro
 
-from vlarge.cli.data.opening import open_path
+from vlarge.cli.data.opening import Keys, open_path
 from vlarge.cli.show import console, print_json, printable, progress
 from vlarge.contracts import InputError
 
@@ -21,7 +21,7 @@ STYLES = {"report": "yellow", "quarantine": "magenta", "refuse": "bold red"}
 
 
 @dataclass(frozen=True)
-class Check:
+class Check(Keys):
     """Name every fault of a dataset.
 
     Exit code 0: nothing, or only oddities that are read all the same; 1: something has to be left out; 2: refused.
@@ -43,7 +43,7 @@ def check(arguments: Check) -> int:
     from vlarge.data.check import Refused
 
     try:
-        dataset = open_path(arguments.path)
+        dataset = open_path(arguments.path, arguments)
     except Refused as refusal:
         return _answer(arguments, 0, (refusal.fault,))
     except InputError as error:
@@ -58,7 +58,7 @@ def check(arguments: Check) -> int:
     broken = {f.episode for f in faults if f.action == "quarantine" and f.frames is None}
     num_usable = sum(e.index not in broken for e in dataset.episodes)
     if not num_usable:
-        faults.append(_no_episode())
+        faults.append(_no_episode(arguments.path))
     return _answer(arguments, num_usable, faults)
 
 
@@ -75,10 +75,10 @@ def _no_dataset(path: str, error: InputError) -> Fault:
     return Fault("not_a_dataset", "refuse", None, path, one_line(str(error)))
 
 
-def _no_episode() -> Fault:
+def _no_episode(path: str) -> Fault:
     from vlarge.data.check import Fault
 
-    return Fault("no_episode", "refuse", None, "meta/info.json", "no episode to train on")
+    return Fault("no_episode", "refuse", None, path, "no episode to train on")
 
 
 def _answer(arguments: Check, num_episodes: int, faults: Sequence[Fault]) -> int:
@@ -105,7 +105,7 @@ def print_faults(faults: Sequence[Fault]) -> None:
         groups.setdefault((fault.action, fault.kind), []).append(fault)
     paper = console()
     for (action, kind), group in groups.items():
-        episodes = sorted(fault.episode for fault in group if fault.episode is not None)
+        episodes = sorted({fault.episode for fault in group if fault.episode is not None})
         head = Text.assemble((f"{action:<11}", STYLES[action]), (kind, "bold"))
         if episodes:
             head.append(f"  episode{'s' * (len(episodes) > 1)} {_ranges(episodes)}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
+from vlarge.cli.data.opening import Keys
 from vlarge.cli.show import console, print_json, print_table, progress
 
 if TYPE_CHECKING:
@@ -20,12 +21,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Convert:
+class Convert(Keys):
     """Write a dataset as LeRobot v3.0, resized if asked for, and check the copy frame by frame.
 
-    States, actions, tasks and pictures are kept; other columns are not, and are named. Episodes in quarantine are left
-    out and named; the others get new numbers from 0 on (meta/source.json says which). Interrupted or killed, the same
-    command goes on where it was.
+    States, actions, tasks and pictures are kept; other columns are not, and are named. Episodes in quarantine, and
+    those with a number that is not finite, are left out and named; the others get new numbers from 0 on
+    (meta/source.json says which). Interrupted or killed, the same command goes on where it was.
 
     Example: vlarge data convert my_dataset small_dataset --size 224
     """
@@ -44,6 +45,8 @@ class Convert:
     """Quality of the video, 0 is best."""
     cameras: tuple[str, ...] = ()
     """Only these cameras."""
+    quarantine: Path | None = None
+    """Leave out what this list of `vlarge data check --quarantine` names."""
     workers: int = 0
     """Threads; 0: one for each processor."""
     json: bool = False
@@ -59,7 +62,13 @@ def convert(arguments: Convert) -> int:
         raise InputError(f"workers is {arguments.workers}; give a number of threads, or 0 for one per processor")
     start_s = time.monotonic()
     converter = Converter(
-        Source(path=arguments.source, cameras=arguments.cameras),
+        Source(
+            path=arguments.source,
+            cameras=arguments.cameras,
+            state_key=arguments.state_key,
+            action_key=arguments.action_key,
+            quarantine=str(arguments.quarantine or ""),
+        ),
         arguments.out,
         size=arguments.size,
         encoding=_encoding(arguments),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import tyro
 
 from vlarge.cli.data.check import print_faults
-from vlarge.cli.data.opening import open_path
+from vlarge.cli.data.opening import Keys, open_path
 from vlarge.cli.show import console, print_json, print_table
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Info:
+class Info(Keys):
     """Print what a dataset holds.
 
     Example: vlarge data info my_dataset
@@ -32,7 +32,7 @@ class Info:
 
 
 @dataclass(frozen=True)
-class Stats:
+class Stats(Keys):
     """Print the statistics of states and actions, from every row of finite numbers in every usable episode.
 
     Example: vlarge data stats my_dataset --by task
@@ -49,7 +49,7 @@ class Stats:
 def info(arguments: Info) -> int:
     from vlarge.data.index import summary
 
-    dataset = open_path(arguments.path)
+    dataset = open_path(arguments.path, arguments)
     if arguments.json:
         print_json(summary(dataset))
         return 0
@@ -74,7 +74,7 @@ def info(arguments: Info) -> int:
 def stats(arguments: Stats) -> int:
     from vlarge.data.stats import survey
 
-    dataset = open_path(arguments.path)
+    dataset = open_path(arguments.path, arguments)
     by_episode, by_task = arguments.by == "episode", arguments.by == "task"
     found = survey(dataset, by_episode=by_episode, by_task=by_task)
     if by_episode:

@@ -1,10 +1,11 @@
-"""Opening a dataset for a person: where it takes long, stderr says how far it is."""
+"""Opening a dataset for a person: by the keys it has, and where it takes long, stderr says how far it is."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vlarge.cli.show import progress
@@ -16,13 +17,24 @@ QUIET_S = 2.0  # most datasets are open by then
 BETWEEN_S = 1.0
 
 
-def open_path(path: str) -> Dataset:
+@dataclass(frozen=True, kw_only=True)
+class Keys:
+    """Which features are state and action, for a verb's options."""
+
+    state_key: str = "observation.state"
+    """The feature that holds the state."""
+    action_key: str = "action"
+    """The feature that holds the action."""
+
+
+def open_path(path: str, keys: Keys) -> Dataset:
     """Raises InputError, as `open_dataset` does."""
     from vlarge.data.config import Source
     from vlarge.data.index import open_dataset
 
     with ExitStack() as stack:
-        return open_dataset(Source(path=path), on_progress=_teller(path, stack))
+        source = Source(path=path, state_key=keys.state_key, action_key=keys.action_key)
+        return open_dataset(source, on_progress=_teller(path, stack))
 
 
 def _teller(path: str, stack: ExitStack) -> Callable[[int, int], None]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import tyro
 
+from vlarge.cli.data.opening import Keys
 from vlarge.cli.show import console, print_json
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ KINDS = (".png", ".mp4", ".rrd")
 
 
 @dataclass(frozen=True)
-class View:
+class View(Keys):
     """Draw one episode: frames of each camera, curves of state and action, task and faults.
 
     Example: vlarge data view my_dataset --episode 3
@@ -39,13 +40,15 @@ class View:
 
 def view(arguments: View) -> int:
     from vlarge.contracts import InputError
+    from vlarge.data.config import Source
     from vlarge.data.view.scene import open_scene
 
     if arguments.out is not None and arguments.out.suffix not in KINDS:
         raise InputError(f"{arguments.out}: the name of the file must end with {', '.join(KINDS)}")
     if arguments.out is not None:
         _check_absent(arguments.out)
-    scene = open_scene(arguments.path, arguments.episode, arguments.camera)
+    source = Source(path=arguments.path, state_key=arguments.state_key, action_key=arguments.action_key)
+    scene = open_scene(source, arguments.episode, arguments.camera)
     out = arguments.out or Path(f"{Path(str(scene.dataset.root)).resolve().name}-episode-{arguments.episode}.png")
     _check_absent(out)
     _write(scene, out)

@@ -7,7 +7,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -64,10 +64,15 @@ class Converter:
         encoding: Encoding | None = None,
         num_workers: int = 1,
     ) -> None:
-        self._source, self._out, self._size, self._num_workers = source, Path(out), size, num_workers
-        self._dataset = open_dataset(source)
+        self._out, self._size, self._num_workers = Path(out), size, num_workers
+        whole = open_dataset(source)
+        # A dataset that others read has no row that is not finite.
+        bad = tuple(e.index for e in whole.episodes if e.bad_rows)
+        self._source = replace(source, exclude_episodes=(*source.exclude_episodes, *bad)) if bad else source
+        self._dataset = open_dataset(self._source) if bad else whole
+        self._left_out = _left_out(whole, self._dataset)
         if not self._dataset.episodes:
-            faults = self._dataset.faults
+            faults = whole.faults
             why = f"; the first of {len(faults)} faults: {faults[0]}" if faults else ""
             raise InputError(f"{self._dataset.root}: no episode to convert{why}")
         self._cameras = plan_cameras(self._dataset, size, encoding)
@@ -89,7 +94,7 @@ class Converter:
             work.make_parts()
             work.join_parts()
             likeness = work.verify()
-            _write_origin(stage.path / DATASET, dataset)
+            _write_origin(stage.path / DATASET, dataset, self._left_out)
             stage.publish(DATASET)
         finally:
             stage.leave()
@@ -97,7 +102,7 @@ class Converter:
             dataset=dataset,
             cameras=self._cameras,
             likeness=likeness,
-            left_out=_left_out(dataset),
+            left_out=self._left_out,
             dropped=_dropped(dataset, self._source),
         )
 
@@ -222,9 +227,9 @@ def _robot_type(dataset: Dataset) -> str:
         return "unknown"  # other formats do not say
 
 
-def _left_out(dataset: Dataset) -> tuple[Fault, ...]:
-    usable = {e.index for e in dataset.episodes}
-    return tuple(f for f in dataset.faults if f.episode is not None and f.episode not in usable)
+def _left_out(whole: Dataset, kept: Dataset) -> tuple[Fault, ...]:
+    numbers = {e.index for e in kept.episodes}
+    return tuple(f for f in whole.faults if f.episode is not None and f.episode not in numbers)
 
 
 def _dropped(dataset: Dataset, source: Source) -> tuple[str, ...]:
@@ -232,12 +237,12 @@ def _dropped(dataset: Dataset, source: Source) -> tuple[str, ...]:
     return tuple(key for key in dataset.features if key not in kept)
 
 
-def _write_origin(root: Path, dataset: Dataset) -> None:
+def _write_origin(root: Path, dataset: Dataset, left_out: Sequence[Fault]) -> None:
     origin = {
         "source": dataset.root,
         "format": dataset.format,
         "revision": dataset.revision,
         "episodes": [e.index for e in dataset.episodes],
-        "left_out": [asdict(fault) for fault in _left_out(dataset)],
+        "left_out": [asdict(fault) for fault in left_out],
     }
     (root / SOURCE_FILE).write_text(json.dumps(origin, indent=2))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from vlarge.contracts import ACTION, STATE, InputError
+from vlarge.contracts import InputError
 from vlarge.data.config import Source
 from vlarge.data.index import Dataset, open_dataset
 from vlarge.data.manifest import Episode
@@ -65,12 +65,12 @@ class Scene:
         return self.dataset.iter_frames(self.episode, camera, frames)
 
 
-def open_scene(path: str, number: int, cameras: Sequence[str]) -> Scene:
-    """Episode `number` of the dataset at `path`, seen by `cameras` (by name or its last part; none means all).
+def open_scene(source: Source, number: int, cameras: Sequence[str]) -> Scene:
+    """Episode `number` of a dataset, seen by `cameras` (by name or its last part; none means all).
 
     Raises InputError for an episode that does not exist or cannot be read, and for an unknown camera.
     """
-    dataset = open_dataset(Source(path=path))
+    dataset = open_dataset(source)
     episode = _episode(dataset, number)
     table = dataset.read_table(episode)
     changes = [t for t, task in enumerate(table.tasks) if t == 0 or task != table.tasks[t - 1]]
@@ -81,8 +81,8 @@ def open_scene(path: str, number: int, cameras: Sequence[str]) -> Scene:
         tasks=tuple((t, table.tasks[t]) for t in changes),
         faults=tuple(f"{f.kind}: {f.file}: {f.detail}" for f in dataset.faults if f.episode == number),
         curves=(
-            Curves("State", table.state_TA, _names(dataset.features.get(STATE), dataset.state_dim)),
-            Curves("Action", table.action_TA, _names(dataset.features.get(ACTION), dataset.action_dim)),
+            Curves("State", table.state_TA, _names(dataset.features.get(source.state_key), dataset.state_dim)),
+            Curves("Action", table.action_TA, _names(dataset.features.get(source.action_key), dataset.action_dim)),
         ),
     )
 
