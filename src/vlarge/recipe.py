@@ -123,20 +123,22 @@ def _set(recipe: Recipe, key: str, value: object, where: str, convert: Callable[
         if name:
             _check_table(table, where)
         raise InputError(f"{where}unknown key {key}{nearest_key(key)}")
-    kind, config = keys()[key], getattr(recipe, table)
-    if _holds_tables(kind):
-        checked: object = _tables(get_args(kind)[0], value, f"{where}{key}")
-    else:
-        checked = _checked(kind, value, f"{where}{key}", convert)
-        check_range(f"{where}{key}", checked, next(item.metadata for item in fields(config) if item.name == name))
+    config = getattr(recipe, table)
+    checked = _checked(type(config), name, value, f"{where}{key}", convert)
     return replace_fields(recipe, **{table: replace_fields(config, **{name: checked})})
 
 
-def _checked(kind: Any, value: object, name: str, convert: Callable[[Any, Any], object]) -> object:
+def _checked(config: type[Any], name: str, value: object, label: str, convert: Callable[[Any, Any], object]) -> object:
+    """`value` as the setting `name` of a configuration: of its type and in its range, or InputError."""
+    kind = get_type_hints(config)[name]
+    if _holds_tables(kind):
+        return _tables(get_args(kind)[0], value, label)
     try:
-        return convert(kind, value)
+        checked = convert(kind, value)
     except ValueError:
-        raise InputError(f"{name} must be {_describe(kind)}, got {_toml(value)}") from None
+        raise InputError(f"{label} must be {_describe(kind)}, got {_toml(value)}") from None
+    check_range(label, checked, next(item.metadata for item in fields(config) if item.name == name))
+    return checked
 
 
 def _tables(config: type[Any], value: object, name: str) -> tuple[object, ...]:
@@ -151,14 +153,11 @@ def _tables(config: type[Any], value: object, name: str) -> tuple[object, ...]:
 
 
 def _table(config: type[Any], table: Mapping[str, object], name: str) -> object:
-    kinds, bounds = get_type_hints(config), {item.name: item.metadata for item in fields(config)}
-    given: dict[str, object] = {}
-    for key, value in table.items():
-        if key not in kinds:
-            raise InputError(f"{name}: unknown key {key}{nearest(key, kinds)}")
-        given[key] = _checked(kinds[key], value, f"{name}.{key}", _convert)
-        check_range(f"{name}.{key}", given[key], bounds[key])
-    return config(**given)
+    names = [item.name for item in fields(config)]
+    for key in table:
+        if key not in names:
+            raise InputError(f"{name}: unknown key {key}{nearest(key, names)}")
+    return config(**{key: _checked(config, key, value, f"{name}.{key}", _convert) for key, value in table.items()})
 
 
 def _holds_tables(kind: Any) -> bool:

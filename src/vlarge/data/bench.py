@@ -38,6 +38,8 @@ class Measurement:
     """
 
     path: str
+    state_key: str = Source.state_key
+    action_key: str = Source.action_key
     size: int = 0
     batch_size: int = 16
     action_horizon: int = 50
@@ -49,10 +51,14 @@ class Measurement:
     cache_dir: str = ""
     against: tuple[str, ...] = ()
 
+    @property
+    def source(self) -> Source:
+        return Source(path=self.path, state_key=self.state_key, action_key=self.action_key)
+
 
 def measure(m: Measurement, tell: Callable[[str], None]) -> dict[str, Any]:
     """See `vlarge data bench --json`. Raises InputError for a dataset that cannot be streamed, or a missing peer."""
-    dataset = open_dataset(Source(path=m.path))
+    dataset = open_dataset(m.source)
     feed = feed_of(m, dataset)
     rounds: list[dict[str, Any]] = []
     for number in range(m.rounds):
@@ -69,15 +75,15 @@ def measure(m: Measurement, tell: Callable[[str], None]) -> dict[str, Any]:
         "samples_per_s": rate,
         "frames_decoded_per_used": decoded_per_used(plan),
         "frames_decoded_per_used_full_shuffle": decoded_per_used(replace(feed, window_samples=0).plan([dataset])),
-        "roofline_samples_per_s": None if math.isnan(middle["roofline"]) else middle["roofline"],
-        "of_roofline": None if math.isnan(middle["roofline"]) else rate / middle["roofline"],
+        "roofline_samples_per_s": _or_none(middle["roofline"]),
+        "of_roofline": _or_none(rate / middle["roofline"]),
         "data_wait_fraction": middle["data_wait_fraction"],
         "first_batch_s": middle["first_batch_s"],
         "episodes_per_64": episodes_per(plan, 64),
         "service_memory_bytes": max(r["service_memory_bytes"] for r in rounds),
         "peers": {peer: {"samples_per_s": middle[peer]} for peer in m.against},
         "ratio": {peer: statistics.median(r["samples_per_s"] / r[peer] for r in rounds) for peer in m.against},
-        "rounds": [{key: None if math.isnan(value) else value for key, value in r.items()} for r in rounds],
+        "rounds": [{key: _or_none(value) for key, value in r.items()} for r in rounds],
         "cores": len(os.sched_getaffinity(0)),
     }
 
@@ -99,7 +105,7 @@ def feed_of(m: Measurement, dataset: Dataset) -> Feed:
         max_text_tokens=512,
     )
     return Feed(
-        sources=(Source(path=m.path),),
+        sources=(m.source,),
         preparations=(preparation.to_json(),),
         image_shape=shape,
         seed=0,
@@ -142,11 +148,19 @@ def stream_rate(m: Measurement, feed: Feed) -> dict[str, Any]:
         stream.close()
 
 
+def _or_none(value: float) -> float | None:
+    # JSON has no NaN.
+    return None if math.isnan(value) else value
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that a process has started and that are there."""
+    return [int(child) for file in Path(f"/proc/{pid}/task").glob("*/children") for child in file.read_text().split()]
+
+
 def memory_of(pid: int) -> int:
     """Resident bytes of a process and its children: their own, and what the one that shares most of it shares."""
-    children = [file.read_text().split() for file in Path(f"/proc/{pid}/task").glob("*/children")]
-    pids = [pid, *(int(child) for some in children for child in some)]
-    lines = [Path(f"/proc/{p}/status").read_text().splitlines() for p in pids]
+    lines = [Path(f"/proc/{p}/status").read_text().splitlines() for p in (pid, *children_of(pid))]
     fields = [dict(line.split(":", 1) for line in each) for each in lines]
     own, shared = ([1024 * int(f[name].split()[0]) for f in fields] for name in ("RssAnon", "RssShmem"))
     return sum(own) + max(shared)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import re
@@ -97,6 +98,11 @@ class Store(ABC):
     @abstractmethod
     def list_files(self, folder: str = "") -> list[Entry]:
         """All files at any depth below a folder, by name; without hidden ones."""
+
+    def stamp(self) -> str:
+        """Changes when a file is added, taken away or written to."""
+        entries = "\n".join("\0".join(map(str, entry)) for entry in self.list_files())
+        return hashlib.sha256(entries.encode("utf-8", "surrogateescape")).hexdigest()
 
     @abstractmethod
     def read(self, file: str, start: int = 0, stop: int | None = None) -> bytes:

@@ -56,8 +56,7 @@ def _slot(store: Store, source: Source) -> str:
 
 
 def _files(store: Store) -> str:
-    entries = "\n".join("\0".join(map(str, entry)) for entry in store.list_files())
-    return _hash(f"{vlarge.__version__} {VERSION}\n{entries}")
+    return _hash(f"{vlarge.__version__} {VERSION}\n{store.stamp()}")
 
 
 def _hash(text: str) -> str:

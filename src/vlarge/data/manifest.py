@@ -52,6 +52,10 @@ class Episode:
     videos: Mapping[str, VideoPart]
     bad_rows: tuple[int, ...] = ()
 
+    def file_of(self, camera_key: str) -> str:
+        """Where this camera's pictures lie: a video, or the table."""
+        return self.videos[camera_key].file if camera_key in self.videos else self.table_file
+
 
 class Rows[T](Sequence[T]):
     """A sequence whose items are made one at a time, from columns. Equal to any sequence of equal items."""

@@ -22,14 +22,12 @@ def load_policy(path: str | Path, device: str = "cpu", embodiment: str = "") -> 
 
     embodiment: may be left out where the policy knows only one. Raises InputError naming what is missing or wrong.
     """
-    files = read_policy(Path(path))
-    known = files.preparations
+    known = load_policies(path, device)
     if not embodiment and len(known) > 1:
         raise InputError(f"{path} acts for {', '.join(known)}: say which")
     if embodiment and embodiment not in known:
         raise InputError(f"{path} does not know the embodiment {embodiment!r}; it acts for {', '.join(known)}")
-    chosen = embodiment or next(iter(known))
-    return CheckpointPolicy(files, chosen, files.build(torch.device(device)), torch.device(device))
+    return known[embodiment or next(iter(known))]
 
 
 def load_policies(path: str | Path, device: str = "cpu") -> dict[str, CheckpointPolicy]:

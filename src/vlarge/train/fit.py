@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from vlarge.contracts import ACTION, STATE, InputError
@@ -163,8 +164,7 @@ def _chain(part: _Part, index_dir: str) -> Chain:
 
 
 def _action_dim(part: _Part, chain: Chain) -> int:
-    state_A, action_A = torch.zeros(part.dataset.state_dim).numpy(), torch.zeros(part.dataset.action_dim).numpy()
-    return len(chain.actions(action_A, state_A))
+    return len(chain.actions(np.zeros(part.dataset.action_dim), np.zeros(part.dataset.state_dim)))
 
 
 def _sizes(recipe: Recipe, tokenizer: Tokenizer, action_dim: int) -> Any:

@@ -62,6 +62,7 @@ class Trainer:
         for dataset in self.datasets:
             require_trainable(dataset)
         self.plan = fit(recipe, self.datasets)
+        self._order = feed_of(self.recipe, self.plan, self.world, 0).decides_order(self.datasets)
         self._family = find_family(self.plan.model_name)
         self.model = self.plan.build(recipe.run.seed, self.device)
         self.optimizer = build_optimizer(self.model, recipe.train)
@@ -235,7 +236,7 @@ class Trainer:
         position = {
             "step": self.step,
             "steps": self.recipe.train.steps,
-            "order": self._order_settings(),
+            "order": json.dumps(self._order),
             "replaced": json.dumps(replaced),
         }
         return {
@@ -245,21 +246,17 @@ class Trainer:
             "position": position,
         }
 
-    def _order_settings(self) -> str:
-        return json.dumps(feed_of(self.recipe, self.plan, self.world, 0).decides_order(self.datasets))
-
     def _check_order(self, before: dict[str, Any], last: Path) -> None:
-        now = json.loads(self._order_settings())
-        if before["dataset"] != now["dataset"]:
+        if before["dataset"] != self._order["dataset"]:
             roots = ", ".join(dataset.root for dataset in self.datasets)
             raise InputError(
                 f"{roots} is another dataset than {last} was trained on, or has changed since;"
                 " resuming would mix the two"
             )
-        for name in now:
-            if before[name] != now[name]:
+        for name, now in self._order.items():
+            if before[name] != now:
                 raise InputError(
-                    f"{name} was {before[name]} when this run began and is {now[name]}: samples would come in another"
+                    f"{name} was {before[name]} when this run began and is {now}: samples would come in another"
                     " order; resume with the value it had, or start a new run with model.init"
                 )
 

@@ -18,6 +18,7 @@ import pytest
 from test_stream import feed_of, take
 
 from vlarge.contracts import InputError, PackedBatch
+from vlarge.data.bench import children_of
 from vlarge.data.check import Unreachable
 from vlarge.data.config import Source
 from vlarge.data.index import Dataset, open_dataset
@@ -26,7 +27,7 @@ from vlarge.data.service.client import ServiceDied, ServiceProcess, stream_from
 from vlarge.data.service.decoder import Apart, Pictures
 from vlarge.data.service.feed import Feed
 from vlarge.data.service.plan import Node
-from vlarge.data.service.stream import stream_here
+from vlarge.data.service.stream import Stream, stream_here
 
 DEADLINE_S = 60
 
@@ -51,10 +52,6 @@ def is_running(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z"
-
-
-def children(pid: int) -> list[int]:
-    return [int(child) for file in Path(f"/proc/{pid}/task").glob("*/children") for child in file.read_text().split()]
 
 
 def same(one: list[PackedBatch], other: list[PackedBatch]) -> bool:
@@ -97,13 +94,20 @@ def test_a_killed_service_ends_the_run_with_a_clear_error(dataset: Dataset) -> N
     assert (kept.images_NHWC == before).all()
 
 
-def test_killed_decoders_are_started_again_and_nothing_changes(dataset: Dataset) -> None:
-    feed = replace(feed_of(dataset, size=32), num_threads=2, keep_small=False, window_samples=8, memory_bytes=1 << 20)
-    process = ServiceProcess(feed)
+def decoding(feed: Feed) -> tuple[ServiceProcess, Stream, PackedBatch]:
+    """A service with two decoders at work, its stream, and the first batch."""
+    process = ServiceProcess(replace(feed, num_threads=2, keep_small=False))
     stream = stream_from(process.address, 0, feed.image_shape, process)
-    batches = [next(stream)[0] for _ in range(4)]
-    wait_until(lambda: len(children(process.pid)) == 2)
-    killed = children(process.pid)
+    first = next(stream)[0]
+    wait_until(lambda: len(children_of(process.pid)) == 2)
+    return process, stream, first
+
+
+def test_killed_decoders_are_started_again_and_nothing_changes(dataset: Dataset) -> None:
+    feed = feed_of(dataset, size=32, window_samples=8, memory_bytes=1 << 20)
+    process, stream, first = decoding(feed)
+    batches = [first, *(next(stream)[0] for _ in range(3))]
+    killed = children_of(process.pid)
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
     batches += take(stream, 60)
@@ -113,12 +117,8 @@ def test_killed_decoders_are_started_again_and_nothing_changes(dataset: Dataset)
 
 
 def test_decoders_end_with_their_service(dataset: Dataset) -> None:
-    feed = replace(feed_of(dataset, size=32), num_threads=2, keep_small=False)
-    process = ServiceProcess(feed)
-    stream = stream_from(process.address, 0, feed.image_shape, process)
-    next(stream)
-    wait_until(lambda: len(children(process.pid)) == 2)
-    decoders = children(process.pid)
+    process, stream, _ = decoding(feed_of(dataset, size=32))
+    decoders = children_of(process.pid)
     os.kill(process.pid, signal.SIGKILL)
     wait_until(lambda: not any(is_running(pid) for pid in decoders))
     stream.close()
@@ -164,12 +164,8 @@ def test_a_decoder_that_is_killed_works_on_and_one_that_crashes_says_so(dataset:
 
 
 def test_signals_to_the_whole_group_leave_the_service_to_the_trainer(dataset: Dataset) -> None:
-    feed = replace(feed_of(dataset, size=32), num_threads=2, keep_small=False)
-    process = ServiceProcess(feed)
-    stream = stream_from(process.address, 0, feed.image_shape, process)
-    next(stream)
-    wait_until(lambda: len(children(process.pid)) == 2)
-    for pid in (process.pid, *children(process.pid)):
+    process, stream, _ = decoding(feed_of(dataset, size=32))
+    for pid in (process.pid, *children_of(process.pid)):
         os.kill(pid, signal.SIGINT)
         os.kill(pid, signal.SIGTERM)
     take(stream, 50)

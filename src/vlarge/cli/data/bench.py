@@ -8,11 +8,12 @@ from typing import Any, Literal
 
 import tyro
 
+from vlarge.cli.data.opening import Keys
 from vlarge.cli.show import print_json, print_table
 
 
 @dataclass(frozen=True)
-class Bench:
+class Bench(Keys):
     """Measure how fast a dataset streams, beside what the machine could decode, and beside LeRobot's loader.
 
     Example: vlarge data bench my_dataset --against lerobot --size 224
@@ -48,6 +49,8 @@ def bench(arguments: Bench) -> int:
     found = measure(
         Measurement(
             path=arguments.path,
+            state_key=arguments.state_key,
+            action_key=arguments.action_key,
             size=arguments.size,
             batch_size=arguments.batch,
             samples=arguments.samples,

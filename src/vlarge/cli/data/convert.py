@@ -55,20 +55,13 @@ class Convert(Keys):
 
 def convert(arguments: Convert) -> int:
     from vlarge.contracts import InputError
-    from vlarge.data.config import Source
     from vlarge.data.convert.run import Converter
 
     if arguments.workers < 0:
         raise InputError(f"workers is {arguments.workers}; give a number of threads, or 0 for one per processor")
     start_s = time.monotonic()
     converter = Converter(
-        Source(
-            path=arguments.source,
-            cameras=arguments.cameras,
-            state_key=arguments.state_key,
-            action_key=arguments.action_key,
-            quarantine=str(arguments.quarantine or ""),
-        ),
+        arguments.source_at(arguments.source, cameras=arguments.cameras, quarantine=str(arguments.quarantine or "")),
         arguments.out,
         size=arguments.size,
         encoding=_encoding(arguments),

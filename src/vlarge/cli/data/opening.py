@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vlarge.cli.show import progress
 
 if TYPE_CHECKING:
+    from vlarge.data.config import Source
     from vlarge.data.index import Dataset
 
 QUIET_S = 2.0  # most datasets are open by then
@@ -26,15 +27,19 @@ class Keys:
     action_key: str = "action"
     """The feature that holds the action."""
 
+    def source_at(self, path: str, **more: Any) -> Source:
+        """The dataset at `path` with these keys. more: other settings of a `Source`."""
+        from vlarge.data.config import Source
+
+        return Source(path=path, state_key=self.state_key, action_key=self.action_key, **more)
+
 
 def open_path(path: str, keys: Keys) -> Dataset:
     """Raises InputError, as `open_dataset` does."""
-    from vlarge.data.config import Source
     from vlarge.data.index import open_dataset
 
     with ExitStack() as stack:
-        source = Source(path=path, state_key=keys.state_key, action_key=keys.action_key)
-        return open_dataset(source, on_progress=_teller(path, stack))
+        return open_dataset(keys.source_at(path), on_progress=_teller(path, stack))
 
 
 def _teller(path: str, stack: ExitStack) -> Callable[[int, int], None]:

@@ -40,15 +40,13 @@ class View(Keys):
 
 def view(arguments: View) -> int:
     from vlarge.contracts import InputError
-    from vlarge.data.config import Source
     from vlarge.data.view.scene import open_scene
 
     if arguments.out is not None and arguments.out.suffix not in KINDS:
         raise InputError(f"{arguments.out}: the name of the file must end with {', '.join(KINDS)}")
     if arguments.out is not None:
         _check_absent(arguments.out)
-    source = Source(path=arguments.path, state_key=arguments.state_key, action_key=arguments.action_key)
-    scene = open_scene(source, arguments.episode, arguments.camera)
+    scene = open_scene(arguments.source_at(arguments.path), arguments.episode, arguments.camera)
     out = arguments.out or Path(f"{Path(str(scene.dataset.root)).resolve().name}-episode-{arguments.episode}.png")
     _check_absent(out)
     _write(scene, out)

@@ -97,10 +97,9 @@ class LeRobotReader:
         except Unreachable:
             raise  # not the episode's fault
         except InputError as error:
-            file = part.file if part else episode.table_file
             raise InputError(
                 f"episode {episode.index}, camera {camera_key}, frames {frame_indices[0]} to {frame_indices[-1]} "
-                f"({file}): {error}"
+                f"({episode.file_of(camera_key)}): {error}"
             ) from error
 
     def _images(self, episode: Episode, key: str, frame_indices: Sequence[int]) -> Iterator[np.ndarray]:

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import signal
 import socket
 import struct
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
-from vlarge.contracts import InputError
 from vlarge.data.service.arena import ArenaView
 from vlarge.data.service.batches import Ready
 from vlarge.data.service.feed import Feed
-from vlarge.data.service.messages import NEXT, RELEASE, REQUEST, Gone, Receiver, restore
+from vlarge.data.service.lifetime import how_ended, start
+from vlarge.data.service.messages import NEXT, RELEASE, REQUEST, Gone, Receiver, raise_error, restore
 from vlarge.data.service.stream import DEFAULT_LIMITS, Limits, Stream
 
 SILENT_S = 5.0  # beyond what was agreed, before a service that says nothing is called silent
@@ -35,11 +31,8 @@ class ServiceProcess:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind("\0" + self.address)
             listener.listen()
-            command = [sys.executable, "-m", "vlarge.data.service", str(listener.fileno())]
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[listener.fileno()])
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:  # it tells, or its exit code does
-            pipe.write(feed.to_json().encode())
+            files = [listener.fileno()]
+            self._process = start("vlarge.data.service", files, files, feed.to_json())
 
     @property
     def pid(self) -> int:
@@ -47,8 +40,7 @@ class ServiceProcess:
 
     def end(self) -> str:
         """Wait for a service that has gone, and say how it ended."""
-        code = self._process.wait(10)
-        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return how_ended(self._process.wait(10))
 
     def close(self) -> None:
         self._process.kill()
@@ -56,11 +48,9 @@ class ServiceProcess:
 
 
 class Remote:
-    """The connection of one rank, `local_rank` of its node. process: where this rank started the service."""
+    """One rank's connection to the service of its node. process: where this rank started it."""
 
-    def __init__(self, address: str, local_rank: int, process: ServiceProcess | None = None) -> None:
-        self._address = address
-        self._local_rank = local_rank
+    def __init__(self, process: ServiceProcess | None = None) -> None:
         self._process = process
         self._connection = socket.socket(socket.AF_UNIX)
         self._receiver = Receiver(self._connection)
@@ -68,32 +58,27 @@ class Remote:
         self._late = "the data service does not answer"
         self.counters: dict[str, Any] = {}
 
-    def connect(self) -> None:
+    def connect(self, address: str, local_rank: int) -> None:
         try:
-            self._connection.connect("\0" + self._address)
-            self._connection.sendall(struct.pack("<Q", self._local_rank))
+            self._connection.connect("\0" + address)
+            self._connection.sendall(struct.pack("<Q", local_rank))
         except OSError as error:
             raise self._died() from error
 
     def take(self, timeout_s: float) -> Ready | None:
-        start_s = time.monotonic()
         try:
             self._ask(timeout_s)
             header, body = self._receiver.message(timeout_s + SILENT_S)
-            while "late" in header:
-                self._late = header["late"]
-                if time.monotonic() - start_s >= timeout_s:
-                    return None
-                header, body = self._receiver.message(timeout_s + SILENT_S)
-            if "error" in header:
-                raise InputError(header["error"]) if header["is_input"] else ServiceDied(header["error"])
-            self._asked = False
-            self._ask(timeout_s)  # the next one is then on its way while this one is worked on
         except TimeoutError:
             self._late = "the data service does not answer"
             return None
         except (Gone, ConnectionError) as error:
             raise self._died() from error
+        if "late" in header:
+            self._late = header["late"]
+            return None
+        raise_error(header, ServiceDied)
+        self._asked = False
         self.counters = header["counters"]
         return restore(header, body)
 
@@ -147,9 +132,9 @@ def stream_from(
     tell: Callable[[str], None] = print,
 ) -> Stream:
     """The stream of one rank from the service at `address`. Raises InputError for data that cannot be trained on."""
-    remote = Remote(address, local_rank, process)
+    remote = Remote(process)
     try:
-        remote.connect()
+        remote.connect(address, local_rank)
         return Stream(remote, remote.open_view(), image_shape, limits, tell)
     except BaseException:
         remote.close()

@@ -6,11 +6,9 @@ A process of its own also ends alone when a file crashes the decoder.
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
@@ -21,7 +19,8 @@ from vlarge.contracts import InputError
 from vlarge.data.check import Unreachable
 from vlarge.data.index import Dataset
 from vlarge.data.service.arena import Arena
-from vlarge.data.service.messages import Gone, Receiver, send
+from vlarge.data.service.lifetime import how_ended, start
+from vlarge.data.service.messages import Gone, Receiver, raise_error, send
 
 MAX_STARTS = 3  # for one request
 CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
@@ -99,7 +98,7 @@ class Apart:
                 continue
             self.num_decoded = self._decoded_before + answer["decoded"]
             return
-        raise RuntimeError(f"a process that decodes has ended {MAX_STARTS} times, the last time with exit code {code}")
+        raise RuntimeError(f"a process that decodes has ended {MAX_STARTS} times, the last time {how_ended(code)}")
 
     def close(self) -> None:
         if self._process is not None:
@@ -109,27 +108,16 @@ class Apart:
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         send(self._connection, request)
         answer, _ = self._receiver.message(None)
-        if "error" in answer:
-            raise ERRORS.get(answer["kind"], RuntimeError)(answer["error"])
+        raise_error(answer, RuntimeError)
         return answer
 
     def _start(self) -> None:
         # The kernel ends it with the thread that starts it, which is the one that asks.
         self._connection, theirs = socket.socketpair()
         self._receiver = Receiver(self._connection)
-        numbers = [theirs.fileno(), self._arena.file]
-        command = [
-            sys.executable,
-            "-m",
-            "vlarge.data.service.decoding",
-            *map(str, numbers),
-            str(self._arena.slot_bytes),
-        ]
+        files = [theirs.fileno(), self._arena.file]
         with theirs:
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=numbers)
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:
-            pipe.write(self._feed.encode())
+            self._process = start("vlarge.data.service.decoding", [*files, self._arena.slot_bytes], files, self._feed)
         try:
             opened = self._ask({"wanted": []})
         except InputError as error:
@@ -145,9 +133,6 @@ class Apart:
         code = self._process.wait()
         self._process, self._decoded_before = None, self.num_decoded
         return code
-
-
-ERRORS: dict[str, type[Exception]] = {"InputError": InputError, "Unreachable": Unreachable}
 
 
 def _names(wanted: Sequence[Pictures]) -> str:

@@ -5,19 +5,15 @@ from __future__ import annotations
 import contextlib
 import socket
 import sys
-import traceback
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from vlarge.contracts import InputError
-from vlarge.data.check import Unreachable
 from vlarge.data.index import Dataset
 from vlarge.data.service.arena import map_slot
 from vlarge.data.service.decoder import Pictures, fill, image_of
 from vlarge.data.service.feed import Feed
-from vlarge.data.service.messages import Gone, Receiver, send
-from vlarge.data.service.process import end_with_parent
+from vlarge.data.service.lifetime import end_with_parent
+from vlarge.data.service.messages import Gone, Receiver, send, send_error
 
 
 def main() -> None:
@@ -41,19 +37,12 @@ def main() -> None:
     with contextlib.suppress(Gone, OSError):
         while True:
             request, _ = requests.message(None)
-            send(connection, _guarded(answer, request))
-
-
-def _guarded(answer: Callable[[dict[str, Any]], dict[str, Any]], request: dict[str, Any]) -> dict[str, Any]:
-    """The answer, or what went wrong."""
-    try:
-        return answer(request)
-    except Unreachable as error:
-        return {"kind": "Unreachable", "error": str(error)}
-    except InputError as error:
-        return {"kind": "InputError", "error": str(error)}
-    except Exception as error:
-        return {"kind": "", "error": "".join(traceback.format_exception(error))}
+            try:
+                found = answer(request)
+            except Exception as error:
+                send_error(connection, error)
+            else:
+                send(connection, found)
 
 
 def _pictures(data: dict[str, Any]) -> Pictures:

@@ -28,7 +28,7 @@ from vlarge.data.transforms import Preparation
 MAX_CLIP_FRAMES = 128
 KEPT_FRACTION = 0.25  # of memory may hold datasets that fit into it whole
 STEPS_AHEAD = 16  # beyond the window: more would only take time from the trainer at the start
-HELD_STEPS = 2  # a rank looks at one, and the next is on its way to it
+HELD_STEPS = 2  # a rank still looks at one when it asks for the next
 PLANNED_FRACTION = 0.8  # of what memory holds else: the rest is for batches that ranks still look at
 
 

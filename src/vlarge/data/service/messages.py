@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 import socket
 import struct
+import traceback
 from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
-from vlarge.contracts import PackedBatch, SampleId
+from vlarge.contracts import InputError, PackedBatch, SampleId
+from vlarge.data.check import Unreachable
 from vlarge.data.service.batches import Ready, Replacement
 
 REQUEST = struct.Struct("<BQ")  # kind and number
 NEXT, RELEASE = 1, 2  # next: wait at most so many milliseconds before telling why; release: a slot
 _HEAD = struct.Struct("<IQ")
 ARRAYS = [item.name for item in fields(PackedBatch) if item.name != "images_NHWC"]
+
+
+_KINDS: dict[str, type[Exception]] = {"unreachable": Unreachable, "input": InputError}  # the narrower first
 
 
 class Gone(Exception):
@@ -27,6 +32,19 @@ def send(connection: socket.socket, header: dict[str, Any], arrays: list[np.ndar
     text = json.dumps(header).encode()
     body = b"".join(np.ascontiguousarray(a).tobytes() for a in arrays or [])
     connection.sendall(_HEAD.pack(len(text), len(body)) + text + body)
+
+
+def send_error(connection: socket.socket, error: BaseException) -> None:
+    """What went wrong: a user's matter as its text, our own as its traceback."""
+    kind = next((name for name, known in _KINDS.items() if isinstance(error, known)), "")
+    text = str(error) if kind else "".join(traceback.format_exception(error))
+    send(connection, {"error": text, "kind": kind})
+
+
+def raise_error(header: dict[str, Any], ours: type[Exception]) -> None:
+    """Raise what `send_error` told, if it did; what was no user's matter as `ours`."""
+    if "error" in header:
+        raise _KINDS.get(header["kind"], ours)(header["error"])
 
 
 class Receiver:

@@ -230,8 +230,8 @@ class NodeService:
         if not wanted:
             return
         episode = self._episode(wanted[0].part, wanted[0].episode)
-        files = {each.camera: _file(episode, each.camera) for each in wanted}
-        where = f"episode {episode.index}, {', '.join(f'{k} in {f}' for k, f in files.items())}, {part.dataset.root}"
+        cameras = ", ".join(f"{each.camera} in {episode.file_of(each.camera)}" for each in wanted)
+        where = f"episode {episode.index}, {cameras}, {part.dataset.root}"
         if part.cache:
             with self._doing("read kept frames", where):
                 wanted = [left for each in wanted if (left := self._not_kept(part.cache, episode, each))]
@@ -315,7 +315,3 @@ class NodeService:
         finally:
             del self.activities[name]
             self.seconds[stage] += time.monotonic() - start_s
-
-
-def _file(episode: Episode, camera: str) -> str:
-    return episode.videos[camera].file if camera in episode.videos else episode.table_file

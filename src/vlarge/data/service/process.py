@@ -9,12 +9,11 @@ import socket
 import struct
 import sys
 import threading
-import traceback
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from vlarge.contracts import InputError
 from vlarge.data.service.feed import Feed
-from vlarge.data.service.messages import NEXT, RELEASE, REQUEST, Gone, Receiver, describe, send
+from vlarge.data.service.lifetime import end_with_parent
+from vlarge.data.service.messages import NEXT, RELEASE, REQUEST, Gone, Receiver, describe, send, send_error
 from vlarge.data.service.node import NodeService
 
 CONNECT_S = 300.0  # ranks have so long to appear: their models are built meanwhile
@@ -32,22 +31,6 @@ def main() -> None:
         for _ in range(feed.node.ranks_per_node):
             threading.Thread(target=_serve, args=(_accept(listener), service), daemon=True).start()
     threading.Event().wait()  # the end is the first rank's, or the parent's
-
-
-def end_with_parent() -> None:
-    """Let the kernel kill this process when its parent dies, however that happens, and leave signals to the parent.
-
-    A terminal and torchrun signal the whole group, and the trainer needs its data until it has saved.
-    """
-    import ctypes
-    import signal
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    parent = os.getppid()
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def _accept(listener: socket.socket) -> socket.socket:
@@ -98,7 +81,5 @@ def _answer(connection: socket.socket, service: NodeService, rank: int, wanted: 
 
 
 def _fail(connection: socket.socket, error: BaseException) -> None:
-    is_input = isinstance(error, InputError)
-    text = str(error) if is_input else "".join(traceback.format_exception(error))
     with contextlib.suppress(OSError):
-        send(connection, {"error": text, "is_input": is_input})
+        send_error(connection, error)
