@@ -130,13 +130,14 @@ def stream_rate(m: Measurement, feed: Feed) -> dict[str, Any]:
     try:
         next(stream)
         first_s = time.perf_counter() - start_s
-        for _ in range(WARMUP_BATCHES if m.step_s else -(-WARMUP_SAMPLES // m.batch_size)):
+        for _ in range(
+            0 if m.step_s else -(-WARMUP_SAMPLES // m.batch_size)
+        ):  # a consumer's waits count from the first
             next(stream)
-            time.sleep(m.step_s)
         waited_s, start_s, num_samples = stream.wait_s, time.perf_counter(), 0
         while num_samples < m.samples:
-            num_samples += sum(batch.num_samples for batch in next(stream))
             time.sleep(m.step_s)
+            num_samples += sum(batch.num_samples for batch in next(stream))
         took_s = time.perf_counter() - start_s
         return {
             "samples_per_s": num_samples / took_s,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -23,9 +25,11 @@ from vlarge.data.check import Unreachable
 from vlarge.data.config import Source
 from vlarge.data.index import Dataset, open_dataset
 from vlarge.data.service.arena import Arena
-from vlarge.data.service.client import ServiceDied, ServiceProcess, stream_from
+from vlarge.data.service.batches import Ready
+from vlarge.data.service.client import Remote, ServiceDied, ServiceProcess, stream_from
 from vlarge.data.service.decoder import Apart, Pictures
 from vlarge.data.service.feed import Feed
+from vlarge.data.service.messages import NEXT, REQUEST, Receiver, describe, send
 from vlarge.data.service.plan import Node
 from vlarge.data.service.stream import Stream, stream_here
 
@@ -191,6 +195,33 @@ def test_a_killed_trainer_leaves_no_process_and_no_shared_memory(dataset: Datase
         trainer.wait()
     wait_until(lambda: not is_running(pid))
     assert set(os.listdir("/dev/shm")) == before
+
+
+def test_what_was_late_while_nobody_waited_is_not_reported_and_no_batch_is_lost() -> None:
+    """A batch is asked for while its rank works on the one before: a `late` of that time is no news to it."""
+    ready = Ready(3, 1, [], [], [])
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("\0" + "vlarge-test-" + secrets.token_hex(8))
+        listener.listen()
+        remote = Remote()
+        remote.connect(listener.getsockname()[1:].decode(), 0)
+        connection, _ = listener.accept()
+    with connection, closing(remote):
+        for number in range(2):
+            header, arrays = describe(replace(ready, step=number))
+            send(connection, {"late": "an old matter"})
+            send(connection, {**header, "counters": {}}, arrays)
+        found = [remote.take(DEADLINE_S) for _ in range(2)]
+        assert [each and each.step for each in found] == [0, 1]
+        send(connection, {"late": "decoding"})
+        assert remote.take(0.0) is None
+        assert remote.late() == "decoding"
+        requests = Receiver(connection)
+        requests.exactly(8)
+        assert [REQUEST.unpack(requests.exactly(REQUEST.size))[0] for _ in range(3)] == [NEXT] * 3
+        connection.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            connection.recv(1)  # nothing was asked for twice
 
 
 def test_what_the_service_cannot_open_is_told_to_the_rank(dataset: Dataset) -> None:

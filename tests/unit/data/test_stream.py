@@ -7,6 +7,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -309,7 +310,7 @@ SIZES = st.lists(st.integers(0, 12), min_size=1, max_size=5).filter(sum)
     budget=st.sampled_from([0, 60, 200]),
     start_step=st.integers(0, 9),
 )
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_a_global_batch_is_the_same_on_any_ranks_and_workers_from_any_start(
     datasets: list[list[int]],
     cameras: list[int],
@@ -367,6 +368,58 @@ def test_a_second_resume_goes_on_alike() -> None:
     assert [i for part in parts for i in ids(part)] == whole
 
 
+@pytest.fixture(scope="module")
+def formats(make_datasets: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Dataset]:
+    root, found = tmp_path_factory.mktemp("formats"), {}
+    for version in ("v2.0", "v2.1", "v3.0", "rlds"):
+        spec = make_datasets.Spec(version, episodes=3, length="6:11", size="32x32", codec="h264", gop=4, cameras="top")
+        make_datasets.make(root / version, spec)
+        found[version] = open_dataset(Source(path=str(root / version)))
+    return found
+
+
+RUNS = st.tuples(st.sampled_from([1, 2, 3, 4, 8]), st.sampled_from([0, 1, 3]))  # ranks, and threads of each node
+
+
+@given(
+    mixture=st.lists(st.sampled_from(["v2.0", "v2.1", "v3.0", "rlds"]), min_size=1, max_size=3),
+    runs=st.tuples(RUNS, RUNS, RUNS),
+    stops=st.tuples(st.integers(0, 5), st.integers(0, 5)),
+    batch_size=st.integers(8, 11),
+)
+@settings(max_examples=10, deadline=None)
+def test_resumed_twice_in_any_world_the_global_batches_are_those_of_one_run(
+    formats: dict[str, Dataset],
+    mixture: list[str],
+    runs: tuple[tuple[int, int], ...],
+    stops: tuple[int, int],
+    batch_size: int,
+) -> None:
+    datasets = [formats[name] for name in mixture]
+    weights = tuple(1.0 + k for k in range(len(datasets)))
+    feed = feed_of(*datasets, size=32, batch_size=batch_size, weights=weights)
+    bounds, last = [0, *np.cumsum(stops).tolist()], sum(stops) + 2
+    found = []
+    for (world, workers), first, stop in zip(runs, bounds, [*bounds[1:], last], strict=True):
+        node = Node(0, 1, world)
+        found += global_batches(replace(feed, node=node, num_threads=workers, start_step=first), datasets, stop)
+    whole = global_batches(replace(feed, num_threads=1), datasets, last)
+    assert [sorted(batch) for batch in found] == [sorted(batch) for batch in whole]
+
+
+def global_batches(feed: Feed, datasets: Sequence[Dataset], stop: int) -> list[list[tuple[int, int, int]]]:
+    """The sample ids of each global batch from the feed's first to `stop`, all ranks together."""
+    found = []
+    with closing(feed.open(datasets)) as node:
+        for _ in range(feed.start_step, stop):
+            readies = [node.take(rank, 30) for rank in range(feed.node.ranks_per_node)]
+            found.append([i for ready in readies if ready for i in ids(ready.batches)])
+            for ready in readies:
+                assert ready is not None
+                node.release(ready.slot)
+    return found
+
+
 def test_samples_that_cannot_be_read_are_replaced_the_same_way_twice() -> None:
     def broken(episode: int, frame: int) -> None:
         if (episode * 31 + frame) % 19 == 0:
@@ -422,7 +475,7 @@ def test_a_late_batch_names_stage_and_file() -> None:
 
     def tell(text: str) -> None:
         told.append(text)
-        if "planning" not in text:
+        if "decode episode" in text:
             go.set()
 
     stream = stream_of(Memory([10], before_frame=slow), size=4, limits=Limits(stall_s=0.05), tell=tell)

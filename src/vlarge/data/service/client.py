@@ -6,6 +6,7 @@ import contextlib
 import secrets
 import socket
 import struct
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from vlarge.data.service.lifetime import how_ended, start
 from vlarge.data.service.messages import NEXT, RELEASE, REQUEST, Gone, Receiver, raise_error, restore
 from vlarge.data.service.stream import DEFAULT_LIMITS, Limits, Stream
 
+SILENCE = "the data service does not answer"
 SILENT_S = 5.0  # beyond what was agreed, before a service that says nothing is called silent
 
 
@@ -55,7 +57,7 @@ class Remote:
         self._connection = socket.socket(socket.AF_UNIX)
         self._receiver = Receiver(self._connection)
         self._asked = False
-        self._late = "the data service does not answer"
+        self._late = SILENCE
         self.counters: dict[str, Any] = {}
 
     def connect(self, address: str, local_rank: int) -> None:
@@ -66,11 +68,23 @@ class Remote:
             raise self._died() from error
 
     def take(self, timeout_s: float) -> Ready | None:
+        stop_s = time.monotonic() + timeout_s
+        while (answer := self._answer(timeout_s)) is None:
+            if time.monotonic() >= stop_s:  # not the answer to what was asked ahead, while nobody waited
+                return None
+        self.counters = answer[0]["counters"]
+        ready = restore(*answer)
+        with contextlib.suppress(OSError):  # what is wrong shows when it is needed
+            self._ask(timeout_s)
+        return ready
+
+    def _answer(self, timeout_s: float) -> tuple[dict[str, Any], memoryview] | None:
+        # What the service says to a request for the next batch; None when that is not there yet.
         try:
             self._ask(timeout_s)
             header, body = self._receiver.message(timeout_s + SILENT_S)
         except TimeoutError:
-            self._late = "the data service does not answer"
+            self._late = SILENCE
             return None
         except (Gone, ConnectionError) as error:
             raise self._died() from error
@@ -79,8 +93,7 @@ class Remote:
             return None
         raise_error(header, ServiceDied)
         self._asked = False
-        self.counters = header["counters"]
-        return restore(header, body)
+        return header, body
 
     def _died(self) -> ServiceDied:
         how = f" ({self._process.end()})" if self._process else ""

@@ -10,8 +10,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -26,8 +25,7 @@ MAX_STARTS = 3  # for one request
 CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
 
 
-@dataclass(frozen=True)
-class Pictures:
+class Pictures(NamedTuple):
     """Frames (ascending) of one camera of an episode, and the (slot, image in it) that each goes to.
 
     part: number of the dataset; episode: its position in it.
@@ -36,8 +34,8 @@ class Pictures:
     part: int
     episode: int
     camera: str
-    frames: tuple[int, ...]
-    images: tuple[tuple[int, int], ...]
+    frames: Sequence[int]
+    images: Sequence[tuple[int, int]]
 
 
 class Decoder(Protocol):
@@ -89,7 +87,7 @@ class Apart:
             try:
                 if self._process is None:
                     self._start()
-                answer = self._ask({"wanted": [asdict(each) for each in wanted]})
+                answer = self._ask({"wanted": list(wanted)})
             except (Gone, OSError):
                 code = self._end()
                 if -code in CRASHES:

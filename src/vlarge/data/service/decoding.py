@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import sys
 from functools import lru_cache
@@ -19,6 +20,7 @@ from vlarge.data.service.messages import Gone, Receiver, send, send_error
 def main() -> None:
     """The feed comes as JSON on standard input, then requests through the socket, until it is closed."""
     end_with_parent()
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # a trainer that wakes up goes first
     number, arena, slot_bytes = map(int, sys.argv[1:])
     feed = Feed.from_json(sys.stdin.read())
     slot_of = lru_cache(maxsize=None)(lambda slot: map_slot(arena, slot, slot_bytes))
@@ -29,7 +31,7 @@ def main() -> None:
     def answer(request: dict[str, Any]) -> dict[str, Any]:
         if not datasets:
             datasets.extend(feed.datasets())
-        wanted = [_pictures(each) for each in request["wanted"]]
+        wanted = [Pictures(*each) for each in request["wanted"]]
         outs = [[image_of(slot_of(slot), i, feed.image_shape) for slot, i in each.images] for each in wanted]
         fill(datasets, wanted, outs)
         return {"decoded": sum(d.num_decoded for d in datasets), "revisions": [d.revision for d in datasets]}
@@ -43,11 +45,6 @@ def main() -> None:
                 send_error(connection, error)
             else:
                 send(connection, found)
-
-
-def _pictures(data: dict[str, Any]) -> Pictures:
-    images = tuple((slot, number) for slot, number in data["images"])
-    return Pictures(data["part"], data["episode"], data["camera"], tuple(data["frames"]), images)
 
 
 if __name__ == "__main__":

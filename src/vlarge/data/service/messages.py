@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import socket
 import struct
 import traceback
@@ -18,6 +19,8 @@ from vlarge.data.service.batches import Ready, Replacement
 REQUEST = struct.Struct("<BQ")  # kind and number
 NEXT, RELEASE = 1, 2  # next: wait at most so many milliseconds before telling why; release: a slot
 _HEAD = struct.Struct("<IQ")
+ALIGNED = 64
+CHUNK_BYTES = 1 << 18
 ARRAYS = [item.name for item in fields(PackedBatch) if item.name != "images_NHWC"]
 
 
@@ -29,9 +32,15 @@ class Gone(Exception):
 
 
 def send(connection: socket.socket, header: dict[str, Any], arrays: list[np.ndarray] | None = None) -> None:
+    """Header and arrays, each padded, so that whoever receives them may use them where they lie."""
     text = json.dumps(header).encode()
-    body = b"".join(np.ascontiguousarray(a).tobytes() for a in arrays or [])
+    text += b" " * _padding(_HEAD.size + len(text))
+    body = b"".join(a.tobytes() + bytes(_padding(a.nbytes)) for a in arrays or [])
     connection.sendall(_HEAD.pack(len(text), len(body)) + text + body)
+
+
+def _padding(size: int) -> int:
+    return -size % ALIGNED
 
 
 def send_error(connection: socket.socket, error: BaseException) -> None:
@@ -53,19 +62,20 @@ class Receiver:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._buffer = bytearray()
+        self._chunk = memoryview(bytearray(CHUNK_BYTES))
 
     def message(self, timeout_s: float | None) -> tuple[dict[str, Any], memoryview]:
-        """(header, body). Raises TimeoutError, or Gone."""
+        """(header, body); the body may be written to. Raises TimeoutError, or Gone."""
         self._fill(_HEAD.size, timeout_s)
         text, body = _HEAD.unpack_from(self._buffer)
-        whole = bytes(self.exactly(_HEAD.size + text + body, timeout_s))
-        return json.loads(whole[_HEAD.size : _HEAD.size + text]), memoryview(whole)[_HEAD.size + text :]
+        whole = memoryview(self.exactly(_HEAD.size + text + body, timeout_s))
+        return json.loads(bytes(whole[_HEAD.size : _HEAD.size + text])), whole[_HEAD.size + text :]
 
     def exactly(self, size: int, timeout_s: float | None = None) -> bytearray:
         """The next `size` bytes."""
         self._fill(size, timeout_s)
-        taken = self._buffer[:size]
-        del self._buffer[:size]
+        taken, self._buffer = self._buffer, self._buffer[size:]
+        del taken[size:]
         return taken
 
     def push(self, data: bytes) -> None:
@@ -76,12 +86,12 @@ class Receiver:
         self._connection.settimeout(timeout_s)
         while len(self._buffer) < size:
             try:
-                data = self._connection.recv(1 << 20)
+                num_bytes = self._connection.recv_into(self._chunk)
             except ConnectionError as error:
                 raise Gone from error
-            if not data:
+            if not num_bytes:
                 raise Gone
-            self._buffer += data
+            self._buffer += self._chunk[:num_bytes]
 
 
 def describe(ready: Ready) -> tuple[dict[str, Any], list[np.ndarray]]:
@@ -98,12 +108,12 @@ def describe(ready: Ready) -> tuple[dict[str, Any], list[np.ndarray]]:
 
 
 def restore(header: dict[str, Any], body: memoryview) -> Ready:
-    """Inverse of `describe`."""
+    """Inverse of `describe`. The arrays lie in `body`."""
     arrays, start = [], 0
     for dtype, shape in header["arrays"]:
-        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-        arrays.append(np.frombuffer(body[start : start + size], dtype).reshape(shape).copy())
-        start += size
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        arrays.append(np.frombuffer(body[start : start + size], dtype).reshape(shape))
+        start += size + _padding(size)
     none = np.zeros((0, 0, 0, 3), np.uint8)
     batches = [
         PackedBatch(images_NHWC=none, **dict(zip(ARRAYS, arrays[i : i + len(ARRAYS)], strict=True)))

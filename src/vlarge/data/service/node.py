@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -17,18 +16,17 @@ import numpy as np
 from vlarge.contracts import InputError, Sample, SampleId
 from vlarge.data.cache import ByteCache
 from vlarge.data.check import Unreachable
-from vlarge.data.frame_cache import FrameCache
-from vlarge.data.manifest import Episode, EpisodeTable
+from vlarge.data.manifest import EpisodeTable
 from vlarge.data.order import mix
 from vlarge.data.service.arena import Arena
 from vlarge.data.service.batches import OpenBatch, Ready, Replacement
 from vlarge.data.service.decoder import Decoder, Pictures, image_of
-from vlarge.data.service.plan import Clip, Part, Plan
+from vlarge.data.service.plan import Clip, Plan
 from vlarge.data.transforms.augment import draw
 
-POLL_S = 0.2
 MAX_REPLACEMENTS = 32  # tries for one sample
 PLANNED_CLIPS = 256
+FRAMES_AT_ONCE = 16  # asked of a decoder together: each request has its price
 TABLE_BYTES = 128 << 20  # of recently read episodes' states and actions
 
 
@@ -73,7 +71,7 @@ class NodeService:
         self._ready: dict[tuple[int, int], Ready] = {}
         self._next_step = [start_step] * plan.node.ranks_per_node
         self._opened = start_step  # steps below are open, ready or gone
-        self._clips: queue.Queue[Clip] = queue.Queue(PLANNED_CLIPS)
+        self._clips: deque[Clip] = deque()  # planned, and not yet begun
         self._error: BaseException | None = None
         self._closed = False
         self.activities: dict[str, Activity] = {}
@@ -153,43 +151,38 @@ class NodeService:
     def _plan_ahead(self, start_step: int) -> None:
         with self._doing("plan", ""):
             for clip in self.plan.clips(start_step):
-                while True:
-                    self._check_open()
-                    try:
-                        self._clips.put(clip, timeout=POLL_S)
-                        break
-                    except queue.Full:
-                        continue
+                with self._state:
+                    self._wait_until(lambda: len(self._clips) < PLANNED_CLIPS)
+                    self._clips.append(clip)
+                    if len(self._clips) == 1:
+                        self._state.notify_all()
 
     def _load_ahead(self, decoder: Decoder) -> None:
         with closing(decoder):
             while True:
-                clip = self._admit()
-                try:
-                    self._load(clip, decoder)
-                except Unreachable:
-                    raise
-                except InputError:
-                    self._load_one_by_one(clip, decoder)
+                self._load_or_replace(self._admit(), decoder)
 
-    def _admit(self) -> Clip:
-        # The next clip, once there is room for the batches that its frames go to. Batches open in order, so that those
-        # that are taken next always have room.
+    def _admit(self) -> list[Clip]:
+        # The next clips, once there is room for the batches that their frames go to. Batches open in order, so that
+        # those that are taken next always have room.
         with self._state:
-            while True:
-                self._check_open()
-                try:
-                    clip = self._clips.get_nowait()
-                    break
-                except queue.Empty:
-                    self._state.wait(POLL_S / 20)
-            with self._doing("wait for room", f"batch {clip.last_step}"):
-                self._state.wait_for(lambda: self._closed or self._error or self._has_room(clip.last_step))
-            self._check_open()
-            while self._opened <= clip.last_step:
-                self._open_step(self._opened)
-                self._opened += 1
-            return clip
+            self._wait_until(lambda: len(self._clips) > 0)
+            with self._doing("wait for room", f"batch {self._clips[0].last_step}"):
+                self._wait_until(lambda: bool(self._clips) and self._has_room(self._clips[0].last_step))
+            clips: list[Clip] = []
+            num_frames = 0
+            while self._clips and self._has_room(self._clips[0].last_step) and num_frames < FRAMES_AT_ONCE:
+                clips.append(self._clips.popleft())
+                num_frames += len(clips[-1].frames)
+                while self._opened <= clips[-1].last_step:
+                    self._open_step(self._opened)
+                    self._opened += 1
+            self._state.notify_all()
+            return clips
+
+    def _wait_until(self, condition: Callable[[], bool]) -> None:
+        self._state.wait_for(lambda: self._closed or self._error or condition())
+        self._check_open()
 
     def _has_room(self, step: int) -> bool:
         return self.arena.num_taken + (step + 1 - self._opened) * self.plan.node.ranks_per_node <= self.max_batches
@@ -211,44 +204,64 @@ class NodeService:
 
     # ---- reading
 
-    def _load(self, clip: Clip, decoder: Decoder) -> None:
-        part = self.plan.parts[clip.part]
-        samples = self._numbers(clip)
-        batches = [self._open[place.step, place.rank] for place in clip.places]
-        wanted = []
-        for camera, key in enumerate(part.preparation.cameras):
+    def _load(self, clips: Sequence[Clip], decoder: Decoder) -> None:
+        samples = [self._numbers(clip) for clip in clips]
+        batches = [[self._open[place.step, place.rank] for place in clip.places] for clip in clips]
+        wanted = [each for clip, own in zip(clips, batches, strict=True) for each in self._pictures(clip, own)]
+        self._fill(wanted, decoder)
+        with self._state:
+            for clip, own_samples, own_batches in zip(clips, samples, batches, strict=True):
+                num_images = self.plan.parts[clip.part].num_images
+                for place, sample, batch in zip(clip.places, own_samples, own_batches, strict=True):
+                    batch.put(place, sample, num_images)
+                    self._finish(place.rank, batch)
+
+    def _pictures(self, clip: Clip, batches: Sequence[OpenBatch]) -> Iterator[Pictures]:
+        for camera, key in enumerate(self.plan.parts[clip.part].preparation.cameras):
             numbers = [batch.image_number(place, camera) for batch, place in zip(batches, clip.places, strict=True)]
             images = tuple((batch.slot, number) for batch, number in zip(batches, numbers, strict=True))
-            wanted.append(Pictures(clip.part, clip.episode, key, clip.frames, images))
-        self._fill(part, wanted, decoder)
-        with self._state:
-            for place, sample, batch in zip(clip.places, samples, batches, strict=True):
-                batch.put(place, sample, part.num_images)
-                self._finish(place.rank, batch)
+            yield Pictures(clip.part, clip.episode, key, clip.frames, images)
 
-    def _fill(self, part: Part, wanted: list[Pictures], decoder: Decoder) -> None:
-        if not wanted:
+    def _fill(self, wanted: Sequence[Pictures], decoder: Decoder) -> None:
+        where = self._where(wanted)
+        with self._doing("read kept frames", where):
+            missing = [left for each in wanted if (left := self._not_kept(each))]
+        if not missing:
             return
-        episode = self._episode(wanted[0].part, wanted[0].episode)
-        cameras = ", ".join(f"{each.camera} in {episode.file_of(each.camera)}" for each in wanted)
-        where = f"episode {episode.index}, {cameras}, {part.dataset.root}"
-        if part.cache:
-            with self._doing("read kept frames", where):
-                wanted = [left for each in wanted if (left := self._not_kept(part.cache, episode, each))]
-        if wanted:
-            with self._doing("decode", where):
-                decoder.fill(wanted)
-        if part.cache and wanted:
-            with self._doing("keep frames", where):
-                for each in wanted:
-                    for frame, image in zip(each.frames, self._images(each), strict=True):
-                        part.cache.write(each.camera, episode.index, episode.length, frame, image)
+        with self._doing("decode", where):
+            decoder.fill(missing)
+        with self._doing("keep frames", where):
+            for each in missing:
+                self._keep(each)
 
-    def _not_kept(self, cache: FrameCache, episode: Episode, wanted: Pictures) -> Pictures | None:
+    def _where(self, wanted: Sequence[Pictures]) -> str:
+        # In one line: as much as helps to find what a thread has been at for long.
+        if not wanted:
+            return ""
+        first, episode = wanted[0], self._episode(wanted[0].part, wanted[0].episode)
+        cameras = ", ".join(
+            f"{each.camera} in {episode.file_of(each.camera)}"
+            for each in wanted
+            if (each.part, each.episode, each.frames) == (first.part, first.episode, first.frames)
+        )
+        others = len({(each.part, each.episode) for each in wanted}) - 1
+        more = f" and {others} more" if others else ""
+        return f"episode {episode.index}{more}, {cameras}, {self.plan.parts[first.part].dataset.root}"
+
+    def _not_kept(self, wanted: Pictures) -> Pictures | None:
         # Fills in what is kept; what is not is left.
+        cache, episode = self.plan.parts[wanted.part].cache, self._episode(wanted.part, wanted.episode)
+        if cache is None:
+            return wanted
         missing = cache.read(wanted.camera, episode.index, episode.length, wanted.frames, self._images(wanted))
         frames, images = tuple(wanted.frames[i] for i in missing), tuple(wanted.images[i] for i in missing)
-        return replace(wanted, frames=frames, images=images) if missing else None
+        return wanted._replace(frames=frames, images=images) if missing else None
+
+    def _keep(self, wanted: Pictures) -> None:
+        cache, episode = self.plan.parts[wanted.part].cache, self._episode(wanted.part, wanted.episode)
+        if cache is not None:
+            for frame, image in zip(wanted.frames, self._images(wanted), strict=True):
+                cache.write(wanted.camera, episode.index, episode.length, frame, image)
 
     def _images(self, wanted: Pictures) -> list[np.ndarray]:
         return [image_of(self.arena.whole(slot), number, self._image_shape) for slot, number in wanted.images]
@@ -271,15 +284,19 @@ class NodeService:
         part, episode = key
         return self.plan.parts[part].dataset.read_table(self._episode(part, episode)).copy()
 
-    def _load_one_by_one(self, clip: Clip, decoder: Decoder) -> None:
-        for frame, place in zip(clip.frames, clip.places, strict=True):
-            single = Clip(clip.part, clip.episode, (frame,), (place,), clip.epoch)
-            try:
-                self._load(single, decoder)
-            except Unreachable:
-                raise
-            except InputError as error:
-                self._replace(single, str(error), decoder)
+    def _load_or_replace(self, clips: Sequence[Clip], decoder: Decoder) -> None:
+        # Where something cannot be read, each clip is by itself, then each sample.
+        try:
+            self._load(clips, decoder)
+        except Unreachable:
+            raise
+        except InputError as error:
+            parts = clips if len(clips) > 1 else _singles(clips[0])
+            if len(parts) == 1:
+                self._replace(parts[0], str(error), decoder)
+                return
+            for part in parts:
+                self._load_or_replace([part], decoder)
 
     def _replace(self, clip: Clip, reason: str, decoder: Decoder) -> None:
         """Put another sample of the dataset in the place of one that cannot be read: which one follows from its id."""
@@ -291,7 +308,7 @@ class NodeService:
             replacement, noted = Replacement(bad, used, reason), self._open[place.step, place.rank].replacements
             noted.append(replacement)  # before the batch may be complete
             try:
-                return self._load(Clip(clip.part, episode, (other,), (place,), clip.epoch), decoder)
+                return self._load([Clip(clip.part, episode, (other,), (place,), clip.epoch)], decoder)
             except Unreachable:
                 raise
             except InputError:
@@ -315,3 +332,9 @@ class NodeService:
         finally:
             del self.activities[name]
             self.seconds[stage] += time.monotonic() - start_s
+
+
+def _singles(clip: Clip) -> list[Clip]:
+    return [
+        replace(clip, frames=(frame,), places=(place,)) for frame, place in zip(clip.frames, clip.places, strict=True)
+    ]

@@ -32,6 +32,7 @@ class Node:
 
 
 ALONE = Node()
+FINE_WINDOWS = 2
 BLOCK_SAMPLES = 64  # looked up together: it costs as much as looking up one
 
 
@@ -167,11 +168,11 @@ class Plan:
     def clips(self, start_step: int) -> Iterator[Clip]:
         """All that the node has to read from `start_step` on, in the order in which it is first needed, without end.
 
-        What is needed first is cut finely, so that the first batches do not wait for their neighbours' neighbours.
+        The first windows are cut finely: a batch waits for less then, until the service is ahead of its ranks.
         """
         done = self.mixture.counts(start_step * self.batch_size)
         planned: list[deque[Clip]] = [deque() for _ in self.parts]
-        finely = [True] * len(self.parts)
+        windows = [0] * len(self.parts)
 
         def turn(k: int) -> int:
             position = self.mixture.position_of(k, int(done[k]))
@@ -183,8 +184,9 @@ class Plan:
                 yield planned[k].popleft()
                 continue
             last = min(self.mixture.orders[k].window(int(done[k]))[1], int(done[k]) + self._most(k))
-            planned[k].extend(self._window_clips(k, int(done[k]), last, finely[k]))
-            done[k], finely[k] = last, False
+            planned[k].extend(self._window_clips(k, int(done[k]), last, windows[k] < FINE_WINDOWS))
+            done[k] = last
+            windows[k] += 1
 
     def _window_clips(self, k: int, first: int, last: int, finely: bool) -> list[Clip]:
         order, part = self.mixture.orders[k], self.parts[k]

@@ -17,6 +17,7 @@ from vlarge.data.service.messages import NEXT, RELEASE, REQUEST, Gone, Receiver,
 from vlarge.data.service.node import NodeService
 
 CONNECT_S = 300.0  # ranks have so long to appear: their models are built meanwhile
+SEND_BYTES = 4 << 20  # a rank that is at work must not keep the next batch's numbers from being sent
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -41,6 +42,7 @@ def _accept(listener: socket.socket) -> socket.socket:
             os._exit(1)
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         if _CREDENTIALS.unpack(credentials)[1] == os.getuid():
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
             return connection
         connection.close()
 
