@@ -49,7 +49,7 @@ def main() -> None:
         train_s = time.perf_counter() - start_s
         policy = load_policy(checkpoint)
     whole = open_dataset(DataConfig(path=arguments.data))
-    error, error_of_mean = errors(policy, whole, trainer.dataset, arguments.hold_out, arguments.stride)
+    error, error_of_mean = errors(policy, whole, trainer.datasets[0], arguments.hold_out, arguments.stride)
     report(arguments, error, error_of_mean, train_s)
 
 
