@@ -8,9 +8,12 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from urllib.parse import urlencode
 
 import numpy as np
 import pytest
+from moto.server import ThreadedMotoServer
+from pyarrow.fs import S3FileSystem, copy_files
 from s3_server import S3Server, serve
 
 from vlarge.contracts import InputError
@@ -62,6 +65,31 @@ def test_s3_gives_the_samples_of_the_folder(name: str, server: S3Server, bucket:
         assert np.array_equal(here, there)
     twice = {request: n for request, n in Counter(server.reads()).items() if n > 1}
     assert not twice  # each block came once
+
+
+def test_a_store_that_others_wrote_gives_the_samples_of_the_folder(
+    bucket: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """moto speaks S3 as Amazon does, with signatures, pages and ranges of its own."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "anything")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        options = {"endpoint_override": f"{host}:{port}", "scheme": "http", "region": "us-east-1"}
+        store = S3FileSystem(allow_bucket_creation=True, **options)
+        store.create_dir("bucket")
+        copy_files(str(bucket / "bucket/v3"), "bucket/folder with + and é/v3", destination_filesystem=store)
+        address = f"s3://bucket/folder with + and é/v3?{urlencode(options)}"
+        remote = open_dataset(Source(path=address), str(tmp_path / "index"))
+        local = open_dataset(Source(path=str(bucket / "bucket/v3")), str(tmp_path / "index"))
+        assert remote.revision == local.revision
+        for here, there in zip(everything(local), everything(remote), strict=True):
+            assert np.array_equal(here, there)
+    finally:
+        server.stop()
 
 
 def test_nothing_is_read_again_from_a_store_that_has_not_changed(server: S3Server, tmp_path: Path) -> None:
