@@ -62,7 +62,7 @@ def measure(m: Measurement, tell: Callable[[str], None]) -> dict[str, Any]:
     feed = feed_of(m, dataset)
     rounds: list[dict[str, Any]] = []
     for number in range(m.rounds):
-        found = stream_rate(m, feed)
+        found = stream_rate(m, feed, tell)
         found["roofline"] = roofline(dataset) / max(1, len(dataset.camera_keys))
         for peer in m.against:
             found[peer] = PEERS[peer](m, dataset)
@@ -122,17 +122,16 @@ def _used_cameras(dataset: Dataset) -> list[Any]:
     return [dataset.cameras[key] for key in dataset.camera_keys]
 
 
-def stream_rate(m: Measurement, feed: Feed) -> dict[str, Any]:
+def stream_rate(m: Measurement, feed: Feed, tell: Callable[[str], None]) -> dict[str, Any]:
     """Samples a second once warm, and the share of that time that the consumer waited."""
     start_s = time.perf_counter()
     process = ServiceProcess(feed)
-    stream = stream_from(process.address, 0, feed.image_shape, process)
+    stream = stream_from(process.address, 0, feed.image_shape, process, tell=tell)
     try:
         next(stream)
         first_s = time.perf_counter() - start_s
-        for _ in range(
-            0 if m.step_s else -(-WARMUP_SAMPLES // m.batch_size)
-        ):  # a consumer's waits count from the first
+        # The waits of a consumer that works count from the first batch on.
+        for _ in range(0 if m.step_s else -(-WARMUP_SAMPLES // m.batch_size)):
             next(stream)
         waited_s, start_s, num_samples = stream.wait_s, time.perf_counter(), 0
         while num_samples < m.samples:

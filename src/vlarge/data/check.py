@@ -119,12 +119,19 @@ def require_trainable(dataset: Dataset) -> None:
 
 
 def describe_left_out(faults: Iterable[Fault]) -> list[str]:
-    """One line per kind of quarantine: "97 episodes left out (partial_download): 0-9, 11-28, 30-81, 83-99"."""
+    """One line per kind of quarantine: "97 episodes left out (partial_download): 0-9, 11-28, 30-81, 83-99".
+
+    And one for each file whose episodes are not even known.
+    """
     by_kind: dict[tuple[str, bool], list[int]] = {}
-    for fault in faults:
-        if fault.action == "quarantine" and fault.episode is not None:
+    left_out = [fault for fault in faults if fault.action == "quarantine"]
+    for fault in left_out:
+        if fault.episode is not None:
             by_kind.setdefault((fault.kind, fault.frames is not None), []).append(fault.episode)
-    return [
+    whole_files = [
+        f"{fault.file} left out ({fault.kind}): {fault.detail}" for fault in left_out if fault.episode is None
+    ]
+    return whole_files + [
         f"{'samples of ' if in_part else ''}{len(episodes)} {'episode' if len(episodes) == 1 else 'episodes'} left out"
         f" ({kind}): {_as_ranges(episodes)}"
         for (kind, in_part), episodes in by_kind.items()

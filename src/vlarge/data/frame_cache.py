@@ -47,7 +47,8 @@ class FrameCache:
         self._budget_bytes = budget_bytes
         self._lock = threading.Lock()
         self.num_bytes = _taken_bytes(folder) if folder else 0
-        self._file = lru_cache(maxsize=MAX_OPEN_FILES if folder else None)(self._open)
+        self._opening = threading.Lock()  # two threads must not each open a file in memory
+        self._opened = lru_cache(maxsize=MAX_OPEN_FILES if folder else None)(self._open)
 
     def read(
         self, camera: str, episode: int, length: int, frames: Sequence[int], outs: Sequence[np.ndarray]
@@ -90,6 +91,10 @@ class FrameCache:
         log.warning("no more frames are kept in %s: %s", self._folder, error.strerror)
         with self._lock:
             self._budget_bytes = 0
+
+    def _file(self, camera: str, episode: int, length: int) -> _File | None:
+        with self._opening:
+            return self._opened(camera, episode, length)
 
     def _open(self, camera: str, episode: int, length: int) -> _File | None:
         if self._folder is None:

@@ -229,7 +229,11 @@ def _robot_type(dataset: Dataset) -> str:
 
 def _left_out(whole: Dataset, kept: Dataset) -> tuple[Fault, ...]:
     numbers = {e.index for e in kept.episodes}
-    return tuple(f for f in whole.faults if f.episode is not None and f.episode not in numbers)
+    return tuple(
+        fault
+        for fault in whole.faults
+        if (fault.action == "quarantine" if fault.episode is None else fault.episode not in numbers)
+    )
 
 
 def _dropped(dataset: Dataset, source: Source) -> tuple[str, ...]:

@@ -68,31 +68,37 @@ class Remote:
             raise self._died() from error
 
     def take(self, timeout_s: float) -> Ready | None:
-        stop_s = time.monotonic() + timeout_s
-        while (answer := self._answer(timeout_s)) is None:
-            if time.monotonic() >= stop_s:  # not the answer to what was asked ahead, while nobody waited
+        stop_s, is_told = time.monotonic() + timeout_s, False
+        while True:
+            left_s = stop_s - time.monotonic()
+            if is_told and left_s <= 0:
                 return None
-        self.counters = answer[0]["counters"]
-        ready = restore(*answer)
-        with contextlib.suppress(OSError):  # what is wrong shows when it is needed
+            message = self._message(timeout_s, max(0.0, left_s) if is_told else timeout_s + SILENT_S)
+            if message is None:
+                self._late = self._late if is_told else SILENCE
+                return None
+            header, body = message
+            if "late" not in header:
+                break
+            # What was late while nobody waited is no news: it is reported when this wait is over.
+            self._late, is_told = header["late"], True
+        self._asked = False
+        self.counters = header["counters"]
+        ready = restore(header, body)
+        with contextlib.suppress(OSError):  # asked ahead; what is wrong shows when it is needed
             self._ask(timeout_s)
         return ready
 
-    def _answer(self, timeout_s: float) -> tuple[dict[str, Any], memoryview] | None:
-        # What the service says to a request for the next batch; None when that is not there yet.
+    def _message(self, timeout_s: float, patience_s: float) -> tuple[dict[str, Any], memoryview] | None:
+        # What the service says to a request for the next batch; None when it says nothing for so long.
         try:
             self._ask(timeout_s)
-            header, body = self._receiver.message(timeout_s + SILENT_S)
+            header, body = self._receiver.message(patience_s)
         except TimeoutError:
-            self._late = SILENCE
             return None
         except (Gone, ConnectionError) as error:
             raise self._died() from error
-        if "late" in header:
-            self._late = header["late"]
-            return None
         raise_error(header, ServiceDied)
-        self._asked = False
         return header, body
 
     def _died(self) -> ServiceDied:

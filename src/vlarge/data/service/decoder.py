@@ -80,6 +80,7 @@ class Apart:
         self._revisions = list(revisions)
         self._arena = arena
         self._process: subprocess.Popen[bytes] | None = None
+        self._connection: socket.socket | None = None
         self._decoded_before = self.num_decoded = 0
 
     def fill(self, wanted: Sequence[Pictures]) -> None:
@@ -88,15 +89,16 @@ class Apart:
                 if self._process is None:
                     self._start()
                 answer = self._ask({"wanted": list(wanted)})
-            except (Gone, OSError):
-                code = self._end()
-                if -code in CRASHES:
+            except (Gone, OSError) as error:
+                cause, code = error, self._end()
+                if code is not None and -code in CRASHES:
                     how = signal.Signals(-code).name
                     raise InputError(f"the decoder crashed ({how}) over {_names(wanted)}; leave them out") from None
                 continue
             self.num_decoded = self._decoded_before + answer["decoded"]
             return
-        raise RuntimeError(f"a process that decodes has ended {MAX_STARTS} times, the last time {how_ended(code)}")
+        how = how_ended(code) if code is not None else "before it had started"
+        raise RuntimeError(f"a process that decodes has ended {MAX_STARTS} times, the last time {how}") from cause
 
     def close(self) -> None:
         if self._process is not None:
@@ -104,6 +106,7 @@ class Apart:
             self._end()
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        assert self._connection is not None
         send(self._connection, request)
         answer, _ = self._receiver.message(None)
         raise_error(answer, RuntimeError)
@@ -111,8 +114,8 @@ class Apart:
 
     def _start(self) -> None:
         # The kernel ends it with the thread that starts it, which is the one that asks.
-        self._connection, theirs = socket.socketpair()
-        self._receiver = Receiver(self._connection)
+        ours, theirs = socket.socketpair()
+        self._connection, self._receiver = ours, Receiver(ours)
         files = [theirs.fileno(), self._arena.file]
         with theirs:
             self._process = start("vlarge.data.service.decoding", [*files, self._arena.slot_bytes], files, self._feed)
@@ -123,10 +126,11 @@ class Apart:
         if opened["revisions"] != self._revisions:
             raise Unreachable("the data has changed since this run began; see to it and start again")
 
-    def _end(self) -> int:
-        self._connection.close()
+    def _end(self) -> int | None:
+        if self._connection is not None:
+            self._connection.close()
         if self._process is None:
-            return 0
+            return None
         self._process.kill()
         code = self._process.wait()
         self._process, self._decoded_before = None, self.num_decoded
@@ -134,7 +138,8 @@ class Apart:
 
 
 def _names(wanted: Sequence[Pictures]) -> str:
-    return ", ".join(f"{each.camera} frames {each.frames[0]} to {each.frames[-1]}" for each in wanted)
+    names = [f"episode at {w.episode}, {w.camera} frames {w.frames[0]} to {w.frames[-1]}" for w in wanted]
+    return ", ".join(names)
 
 
 def fill(datasets: Sequence[Dataset], wanted: Sequence[Pictures], outs: Sequence[list[np.ndarray]]) -> None:

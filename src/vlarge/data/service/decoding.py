@@ -1,4 +1,4 @@
-"""The process of one decoding thread: `python -m vlarge.data.service.decoding SOCKET ARENA SLOT_BYTES`."""
+"""The process of one decoding thread: `python -m vlarge.data.service.decoding PARENT SOCKET ARENA SLOT_BYTES`."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from vlarge.data.service.messages import Gone, Receiver, send, send_error
 
 def main() -> None:
     """The feed comes as JSON on standard input, then requests through the socket, until it is closed."""
-    end_with_parent()
-    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # a trainer that wakes up goes first
-    number, arena, slot_bytes = map(int, sys.argv[1:])
+    parent, number, arena, slot_bytes = map(int, sys.argv[1:])
+    end_with_parent(parent)
+    with contextlib.suppress(OSError):  # some sandboxes refuse it, and it is only a courtesy
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # a trainer that wakes up goes first
     feed = Feed.from_json(sys.stdin.read())
     slot_of = lru_cache(maxsize=None)(lambda slot: map_slot(arena, slot, slot_bytes))
     connection = socket.socket(fileno=number)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from math import ceil
 from pathlib import Path
@@ -105,7 +105,7 @@ class Feed:
             num_threads=self.num_threads or len(os.sched_getaffinity(0)),
             max_batches=room * self.node.ranks_per_node,
             make_decoder=(
-                partial(Apart, self.to_json(), [dataset.revision for dataset in opened])
+                partial(Apart, replace(self, preparations=()).to_json(), [dataset.revision for dataset in opened])
                 if apart
                 else partial(Here, opened, self.image_shape)
             ),

@@ -14,8 +14,8 @@ _PR_SET_PDEATHSIG = 1
 
 
 def start(module: str, arguments: Sequence[int], files: Sequence[int], feed: str) -> subprocess.Popen[bytes]:
-    """`python -m MODULE ARGUMENTS` with these descriptors open, and `feed` on its standard input."""
-    command = [sys.executable, "-m", module, *map(str, arguments)]
+    """`python -m MODULE PARENT ARGUMENTS` with these descriptors open, and `feed` on its standard input."""
+    command = [sys.executable, "-m", module, str(os.getpid()), *map(str, arguments)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=files)
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError), process.stdin as pipe:  # it tells what is wrong, or its exit code does
@@ -23,14 +23,15 @@ def start(module: str, arguments: Sequence[int], files: Sequence[int], feed: str
     return process
 
 
-def end_with_parent() -> None:
+def end_with_parent(parent: int) -> None:
     """Let the kernel kill this process when the thread that started it ends, and leave signals to the parent.
+
+    parent: its pid, so that one which ended before this call is noticed too.
 
     A terminal and torchrun signal the whole group, and the trainer needs its data until it has saved.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    parent = os.getppid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)

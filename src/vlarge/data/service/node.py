@@ -235,18 +235,16 @@ class NodeService:
                 self._keep(each)
 
     def _where(self, wanted: Sequence[Pictures]) -> str:
-        # In one line: as much as helps to find what a thread has been at for long.
-        if not wanted:
-            return ""
-        first, episode = wanted[0], self._episode(wanted[0].part, wanted[0].episode)
-        cameras = ", ".join(
-            f"{each.camera} in {episode.file_of(each.camera)}"
-            for each in wanted
-            if (each.part, each.episode, each.frames) == (first.part, first.episode, first.frames)
-        )
-        others = len({(each.part, each.episode) for each in wanted}) - 1
-        more = f" and {others} more" if others else ""
-        return f"episode {episode.index}{more}, {cameras}, {self.plan.parts[first.part].dataset.root}"
+        # All of it: any of these files may be the one that a thread has been at for long.
+        by_episode: defaultdict[tuple[int, int], dict[str, None]] = defaultdict(dict)
+        for each in wanted:
+            by_episode[each.part, each.episode][each.camera] = None
+        told = []
+        for (part, number), cameras in by_episode.items():
+            episode = self._episode(part, number)
+            files = ", ".join(f"{camera} in {episode.file_of(camera)}" for camera in cameras)
+            told.append(f"episode {episode.index}, {files}, {self.plan.parts[part].dataset.root}")
+        return "; ".join(told)
 
     def _not_kept(self, wanted: Pictures) -> Pictures | None:
         # Fills in what is kept; what is not is left.

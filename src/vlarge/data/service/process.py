@@ -11,6 +11,7 @@ import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from vlarge.data.service.batches import Ready
 from vlarge.data.service.feed import Feed
 from vlarge.data.service.lifetime import end_with_parent
 from vlarge.data.service.messages import NEXT, RELEASE, REQUEST, Gone, Receiver, describe, send, send_error
@@ -22,9 +23,10 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 def main() -> None:
-    """`python -m vlarge.data.service FD`: FD is a listening socket; the feed comes as JSON on standard input."""
-    end_with_parent()
-    listener = socket.socket(fileno=int(sys.argv[1]))
+    """`python -m vlarge.data.service PARENT FD`, a listening socket; the feed comes as JSON on standard input."""
+    parent, number = map(int, sys.argv[1:])
+    end_with_parent(parent)
+    listener = socket.socket(fileno=number)
     listener.settimeout(CONNECT_S)
     feed = Feed.from_json(sys.stdin.read())
     with ThreadPoolExecutor(1) as pool:
@@ -72,7 +74,7 @@ def _answer(connection: socket.socket, service: NodeService, rank: int, wanted: 
     try:
         while True:
             patience_s = wanted.get()
-            while (ready := service.take(rank, patience_s)) is None:
+            while (ready := _take(connection, service, rank, patience_s)) is None:
                 send(connection, {"late": service.late()})
             header, arrays = describe(ready)
             send(connection, {**header, "counters": service.counters()}, arrays)
@@ -80,6 +82,14 @@ def _answer(connection: socket.socket, service: NodeService, rank: int, wanted: 
         os._exit(0)
     except BaseException as error:
         _fail(connection, error)
+
+
+def _take(connection: socket.socket, service: NodeService, rank: int, patience_s: float) -> Ready | None:
+    try:
+        return service.take(rank, patience_s)
+    except OSError as error:  # of the service, not of the connection
+        _fail(connection, error)
+        raise
 
 
 def _fail(connection: socket.socket, error: BaseException) -> None:
