@@ -68,20 +68,17 @@ class Remote:
             raise self._died() from error
 
     def take(self, timeout_s: float) -> Ready | None:
-        stop_s, is_told = time.monotonic() + timeout_s, False
-        while True:
-            left_s = stop_s - time.monotonic()
-            if is_told and left_s <= 0:
-                return None
-            message = self._message(timeout_s, max(0.0, left_s) if is_told else timeout_s + SILENT_S)
-            if message is None:
-                self._late = self._late if is_told else SILENCE
-                return None
+        stop_s, patience_s = time.monotonic() + timeout_s, timeout_s + SILENT_S
+        self._late = SILENCE
+        while patience_s > 0 and (message := self._message(timeout_s, patience_s)):
             header, body = message
             if "late" not in header:
-                break
+                return self._accept(header, body, timeout_s)
             # What was late while nobody waited is no news: it is reported when this wait is over.
-            self._late, is_told = header["late"], True
+            self._late, patience_s = header["late"], stop_s - time.monotonic()
+        return None
+
+    def _accept(self, header: dict[str, Any], body: memoryview, timeout_s: float) -> Ready:
         self._asked = False
         self.counters = header["counters"]
         ready = restore(header, body)

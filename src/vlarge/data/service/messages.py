@@ -32,11 +32,14 @@ class Gone(Exception):
 
 
 def send(connection: socket.socket, header: dict[str, Any], arrays: list[np.ndarray] | None = None) -> None:
-    """Header and arrays, each padded, so that whoever receives them may use them where they lie."""
+    """Header and arrays, each padded, so that whoever receives them may use them where they lie. Raises Gone."""
     text = json.dumps(header).encode()
     text += b" " * _padding(_HEAD.size + len(text))
     body = b"".join(a.tobytes() + bytes(_padding(a.nbytes)) for a in arrays or [])
-    connection.sendall(_HEAD.pack(len(text), len(body)) + text + body)
+    try:
+        connection.sendall(_HEAD.pack(len(text), len(body)) + text + body)
+    except ConnectionError as error:
+        raise Gone from error
 
 
 def _padding(size: int) -> int:

@@ -32,7 +32,7 @@ class Node:
 
 
 ALONE = Node()
-FINE_WINDOWS = 2
+FINE_WINDOWS = 2  # after the first alone, the second one's first batches would wait
 BLOCK_SAMPLES = 64  # looked up together: it costs as much as looking up one
 
 

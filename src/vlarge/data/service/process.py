@@ -11,7 +11,6 @@ import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from vlarge.data.service.batches import Ready
 from vlarge.data.service.feed import Feed
 from vlarge.data.service.lifetime import end_with_parent
 from vlarge.data.service.messages import NEXT, RELEASE, REQUEST, Gone, Receiver, describe, send, send_error
@@ -74,24 +73,16 @@ def _answer(connection: socket.socket, service: NodeService, rank: int, wanted: 
     try:
         while True:
             patience_s = wanted.get()
-            while (ready := _take(connection, service, rank, patience_s)) is None:
+            while (ready := service.take(rank, patience_s)) is None:
                 send(connection, {"late": service.late()})
             header, arrays = describe(ready)
             send(connection, {**header, "counters": service.counters()}, arrays)
-    except OSError:
+    except Gone:
         os._exit(0)
     except BaseException as error:
         _fail(connection, error)
 
 
-def _take(connection: socket.socket, service: NodeService, rank: int, patience_s: float) -> Ready | None:
-    try:
-        return service.take(rank, patience_s)
-    except OSError as error:  # of the service, not of the connection
-        _fail(connection, error)
-        raise
-
-
 def _fail(connection: socket.socket, error: BaseException) -> None:
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(Gone, OSError):
         send_error(connection, error)
