@@ -213,14 +213,14 @@ def test_what_was_late_while_nobody_waited_is_not_reported_and_no_batch_is_lost(
             send(connection, {**header, "counters": {}}, arrays)
         found = [remote.take(DEADLINE_S) for _ in range(2)]
         assert [each and each.step for each in found] == [0, 1]
+        requests = Receiver(connection)
+        requests.exactly(8, DEADLINE_S)
+        assert [REQUEST.unpack(requests.exactly(REQUEST.size, DEADLINE_S))[0] for _ in range(3)] == [NEXT] * 3
         send(connection, {"late": "decoding"})
         started_s = time.monotonic()
         assert remote.take(0.1) is None  # the service says nothing more: that it was late is told all the same
         assert time.monotonic() - started_s < SILENT_S
         assert remote.late() == "decoding"
-        requests = Receiver(connection)
-        requests.exactly(8)
-        assert [REQUEST.unpack(requests.exactly(REQUEST.size))[0] for _ in range(3)] == [NEXT] * 3
         connection.setblocking(False)
         with pytest.raises(BlockingIOError):
             connection.recv(1)  # nothing was asked for twice
