@@ -72,8 +72,8 @@ class DataConfig(PreparedSource):
     workers: threads of each node's data service; -1: one for each core; 0: no service, this process decodes.
     memory_bytes: what the service may take for decoded frames; a dataset that fits into a quarter of it stays there.
     cache: "resized" keeps frames at training resolution in `cache_dir` on local disk as the first epoch passes, at most
-    `cache_bytes`, so that later epochs and runs need not decode; "none" does not.
-    max_bad_fraction: of samples that cannot be read and are replaced; more stop the run.
+    `cache_bytes` of each dataset, so that later epochs and runs need not decode; "none" does not.
+    max_bad_fraction: of the run's samples so far may be unreadable and replaced; more stop it.
     stall_s: a wait for data so long is reported, with what is being waited for.
     index_dir: where indexes of datasets are kept, so that the next run opens them at once, and in its folder `blocks`
     parts of files from object stores, up to `remote_cache_bytes`. remote_deadline_s: for how long a read that fails is

@@ -66,8 +66,11 @@ def feed_of(recipe: Recipe, plan: Plan, world: World, start_step: int) -> Feed:
 def open_stream(
     recipe: Recipe, datasets: Sequence[Dataset], feed: Feed, world: World, tell: Callable[[str], None]
 ) -> Stream:
-    """This process's share of every global batch, as `feed` says. `tell` gets what goes wrong on the way."""
-    limits = Limits(recipe.data.stall_s, recipe.data.max_bad_fraction)
+    """This process's share of every global batch, as `feed` says. `tell` gets what goes wrong on the way.
+
+    Bad samples are for the trainer to judge, which knows those of all processes.
+    """
+    limits = Limits(recipe.data.stall_s, max_bad_fraction=1.0)
     if recipe.data.workers == 0:
         return stream_here(feed, datasets, limits, tell)
     process = ServiceProcess(feed) if world.local_rank == 0 else None

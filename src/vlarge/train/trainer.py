@@ -10,6 +10,7 @@ import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from vlarge import recipe as recipes
 from vlarge.contracts import InputError, PackedBatch
 from vlarge.data.check import require_trainable
 from vlarge.data.index import Dataset
-from vlarge.data.service.stream import Stream
+from vlarge.data.service.stream import Limits, Stream
 from vlarge.models.registry import find_family
 from vlarge.policy.files import write_policy
 from vlarge.recipe import Recipe
@@ -70,7 +71,7 @@ class Trainer:
         self.checkpoints = Checkpoints(self.run_dir, recipe.train.keep_last)
         self.step = 0
         self._stream: Stream | None = None
-        self._replaced_before: list[Any] = []  # samples that could not be read, and what stood in for each
+        self._replaced_before: dict[str, Any] = {"times": 0, "samples": []}  # before this start, on any process
         self._bad_steps = 0
         self._warmup_step_s: list[float] = []
         if resume:
@@ -109,14 +110,16 @@ class Trainer:
         self.world.barrier()
         return folder
 
-    def _train_step(self, stream: Iterator[list[PackedBatch]], stop: list[int]) -> tuple[dict[str, Any], bool]:
+    def _train_step(self, stream: Stream, stop: list[int]) -> tuple[dict[str, Any], bool]:
         """One optimizer step; its record for steps.jsonl, and whether any process was asked to stop."""
         c, watch = self.recipe.train, Stopwatch()
         with watch.section("data_wait"):
             batches = next(stream)
-        num_valid, num_samples, stops = self.world.sum(
-            sum(batch.num_valid_values for batch in batches), sum(batch.num_samples for batch in batches), len(stop)
-        )
+        num_valid, num_samples, stops, num_replaced = self.world.sum(
+            sum(batch.num_valid_values for batch in batches), sum(batch.num_samples for batch in batches), len(stop),
+            stream.num_replaced,
+        )  # fmt: skip
+        self._limit_replaced(int(num_replaced), stream)
         loss_sum = 0.0
         for number, batch in enumerate(batches, 1):
             if batch.num_samples:
@@ -131,6 +134,15 @@ class Trainer:
         self.step += 1
         record = {"step": self.step, "loss": loss, "grad_norm": norm, "lr": lr}
         return record | self._speed(watch, batches, num_samples), bool(stops)
+
+    def _limit_replaced(self, num_replaced: int, stream: Stream) -> None:
+        """Stop the run where too many of all its samples so far could not be read."""
+        num_replaced += self._replaced_before["times"]
+        num_samples = (self.step + 1) * self.recipe.train.batch_size
+        limits = Limits(max_bad_fraction=self.recipe.data.max_bad_fraction)
+        if limits.are_exceeded(num_replaced, num_samples):
+            reasons = self.world.texts(stream.last_reason)
+            raise limits.error(num_replaced, num_samples, next(filter(None, reasons), "before this start"))
 
     def _add_gradients(self, batch: PackedBatch, num_valid: float, watch: Stopwatch) -> float:
         """Of one micro-batch; returns its share of the loss."""
@@ -227,12 +239,16 @@ class Trainer:
             preparations=self.plan.by_embodiment, recipe=dataclasses.asdict(self.recipe), step=self.step,
         )  # fmt: skip
 
-    def _replaced(self) -> list[Any]:
-        """[sample, the one in its place] of every replacement so far, on any process."""
-        own = [[list(r.bad), list(r.used)] for r in (self._stream.replacements if self._stream else ())]
-        return self._replaced_before + [pair for text in self.world.texts(json.dumps(own)) for pair in json.loads(text)]
+    def _replaced(self) -> dict[str, Any]:
+        """How many times a sample was replaced so far, on any process, and [sample, the last in its place] of each."""
+        before, stream = self._replaced_before, self._stream
+        own = [stream.num_replaced, [*stream.replaced.items()]] if stream else [0, []]
+        said = [json.loads(text) for text in self.world.texts(json.dumps(own))]
+        pairs = {tuple(bad): used for bad, used in chain(before["samples"], *(each for _, each in said))}
+        times = before["times"] + sum(number for number, _ in said)
+        return {"times": times, "samples": [[[*bad], used] for bad, used in sorted(pairs.items())]}
 
-    def _state(self, replaced: Sequence[Any] = ()) -> dict[str, Any]:
+    def _state(self, replaced: dict[str, Any] | None = None) -> dict[str, Any]:
         position = {
             "step": self.step,
             "steps": self.recipe.train.steps,

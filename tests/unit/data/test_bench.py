@@ -19,7 +19,7 @@ def path(make_datasets: ModuleType, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def test_a_measurement_has_every_figure(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "ROOFLINE_S", 0.2)
+    monkeypatch.setattr(bench, "LEAST_S", 0.2)
     monkeypatch.setattr(bench, "WARMUP_SAMPLES", 32)
     told: list[str] = []
     found = measure(Measurement(path=str(path), samples=64, rounds=1), told.append)
@@ -62,7 +62,7 @@ def test_without_local_video_there_is_no_roofline(
 
 
 def test_a_file_that_cannot_be_decoded_does_not_stop_the_roofline(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "ROOFLINE_S", 0.2)
+    monkeypatch.setattr(bench, "LEAST_S", 0.2)
     dataset = bench.open_dataset(bench.Source(path=str(path)))
     monkeypatch.setattr(dataset.store, "local_path", lambda file: path / "meta/info.json")
     assert bench.roofline(dataset) == 0

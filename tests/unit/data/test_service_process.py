@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +32,7 @@ from vlarge.data.service.decoder import Apart, Pictures
 from vlarge.data.service.feed import Feed
 from vlarge.data.service.messages import NEXT, REQUEST, Receiver, describe, send
 from vlarge.data.service.plan import Node
-from vlarge.data.service.stream import Stream, stream_here
+from vlarge.data.service.stream import Limits, Stream, stream_here
 
 DEADLINE_S = 60
 
@@ -117,7 +118,7 @@ def test_killed_decoders_are_started_again_and_nothing_changes(dataset: Dataset)
     batches += take(stream, 60)
     assert same(batches, take(stream_here(feed, [dataset]), 64))
     assert not any(is_running(pid) for pid in killed)
-    assert not stream.replacements
+    assert not stream.replaced
 
 
 def test_decoders_end_with_their_service(dataset: Dataset) -> None:
@@ -224,6 +225,21 @@ def test_what_was_late_while_nobody_waited_is_not_reported_and_no_batch_is_lost(
         connection.setblocking(False)
         with pytest.raises(BlockingIOError):
             connection.recv(1)  # nothing was asked for twice
+
+
+def test_a_long_opening_is_told() -> None:
+    told: list[str] = []
+    with socket.socket(socket.AF_UNIX) as listener, ThreadPoolExecutor(1) as pool:
+        listener.bind("\0" + "vlarge-test-" + secrets.token_hex(8))
+        listener.listen()
+        address = listener.getsockname()[1:].decode()
+        opening = pool.submit(stream_from, address, 0, (4, 4), None, Limits(stall_s=0.05), told.append)
+        connection, _ = listener.accept()
+        wait_until(lambda: len(told) > 1)
+        connection.close()
+        with pytest.raises(ServiceDied):
+            opening.result(DEADLINE_S)
+    assert "for the data service so far: it is opening its datasets" in told[0]
 
 
 def test_what_the_service_cannot_open_is_told_to_the_rank(dataset: Dataset) -> None:

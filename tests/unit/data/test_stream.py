@@ -204,7 +204,7 @@ def test_a_damaged_image_column_is_replaced(make_datasets: ModuleType, tmp_path:
     dataset = open_dataset(Source(path=str(tmp_path / "set")))
     stream = stream_of(dataset, size=32, limits=Limits(max_bad_fraction=0.9))
     batches = take(stream, 8)
-    assert {bad.episode for bad, _ in ((r.bad, r.used) for r in stream.replacements)} == {1}
+    assert {bad.episode for bad in stream.replaced} == {1}
     assert 1 not in {episode for _, episode, _ in ids(batches)}
 
 
@@ -271,7 +271,7 @@ class Memory:
             out[...] = frame
 
 
-@pytest.mark.parametrize(("weights", "batch_size"), [((1.0, 99.0), 8), ((999.0, 1.0), 8), ((1.0, 3.0), 200)])
+@pytest.mark.parametrize(("weights", "batch_size"), [((1.0, 99.0), 8), ((999.0, 1.0), 8), ((1.0, 3.0), 90)])
 def test_a_mixture_of_any_weights_flows(weights: tuple[float, float], batch_size: int) -> None:
     """In little memory: one dataset's window reaches over more steps than there is room for."""
     memories = [Memory([60] * 5), Memory([50] * 4)]
@@ -284,6 +284,18 @@ def test_a_mixture_of_any_weights_flows(weights: tuple[float, float], batch_size
     batches = take(stream, 4000 // batch_size)
     found = ids(batches)
     assert sorted(found) == sorted(expected_ids(feed, memories, 0, len(found)))
+
+
+def test_memory_for_too_few_batches_is_refused_with_what_would_do() -> None:
+    memory = Memory([60] * 5)
+    feed = feed_of(memory, size=4, batch_size=200, memory_bytes=600 * 4 * 4 * 3, keep_small=False)
+    told = r"data\.memory_bytes = 28800 is too little: 4 global batches .* give (\d+)"
+    with pytest.raises(InputError, match=told) as refusal:
+        feed.open([memory])  # type: ignore[list-item]
+    enough = int(str(refusal.value).split()[-1])
+    for memory_bytes in (enough, enough + 20000):
+        stream = stream_here(replace(feed, memory_bytes=memory_bytes), [memory])  # type: ignore[list-item]
+        assert len(ids(take(stream, 5))) == 1000
 
 
 def test_what_is_needed_first_is_read_first() -> None:
@@ -437,9 +449,23 @@ def test_samples_that_cannot_be_read_are_replaced_the_same_way_twice() -> None:
     promised = expected_ids(feed_of(streams[0], size=4), [streams[0]], 0, 280)
     same = sum(a == b for a, b in zip(sorted(found[0]), sorted(promised), strict=True))
     assert same > 0
-    assert len(told) == 2 * sum((e * 31 + f) % 19 == 0 for _, e, f in promised)
+    bad = [(e, f) for _, e, f in promised if (e * 31 + f) % 19 == 0]
+    assert len(told) == 2 * len(set(bad)) < 2 * len(bad)  # each is told once
     assert "is damaged" in told[0]
     assert "replaced by" in told[0]
+
+
+def test_a_replacement_fits_into_the_tokens_of_what_it_replaces() -> None:
+    def broken(episode: int, frame: int) -> None:
+        if frame == 4:
+            raise InputError(f"frame {frame} is damaged")
+
+    memory = Memory([6] * 30, before_frame=broken)
+    stream = stream_of(memory, size=4, limits=Limits(max_bad_fraction=0.5), tell=lambda text: None, budget_tokens=600)
+    take(stream, 180 // 7)
+    assert len(stream.replaced) > 20
+    fitting = sum(used.frame > bad.frame for bad, used in stream.replaced.items())  # fewer actions are left there
+    assert fitting > 0.8 * len(stream.replaced)
 
 
 def test_too_many_bad_samples_stop_the_run_and_say_why() -> None:

@@ -301,8 +301,22 @@ def test_replaced_samples_are_in_the_data_state(small: Recipe, tmp_path: Path, m
     trainer = Trainer(recipe)
     trainer.train()
     replaced = trainer._replaced()
-    assert {tuple(bad) for bad, _ in replaced} == {(0, 0, 5)}
+    assert {tuple(bad) for bad, _ in replaced["samples"]} == {(0, 0, 5)}
+    assert replaced["times"] == 1
     assert Trainer(recipe, resume=True)._replaced() == replaced
+
+
+def test_bad_samples_count_against_the_whole_run(small: Recipe, tmp_path: Path, make_datasets: ModuleType) -> None:
+    data = tmp_path / "damaged"
+    make_datasets.make(data, make_datasets.Spec("v3.0", episodes=2, length="12", images=True))
+    cut_a_picture(data)
+    allowing_one = recipes.replace(recipes.replace(small, "data.path", str(data)), "data.max_bad_fraction", 0.003)
+    trainer = Trainer(allowing_one)
+    trainer.train()
+    assert trainer._replaced()["times"] == 1
+    longer = Trainer(recipes.replace(allowing_one, "train.steps", 20), resume=True)
+    with pytest.raises(InputError, match=r"2 of \d+ samples cannot be read; data.max_bad_fraction = 0.003"):
+        longer.train()
 
 
 def cut_a_picture(data: Path) -> None:

@@ -28,7 +28,7 @@ class Bench(Keys):
     batch: int = 16
     """Samples in a batch."""
     samples: int = 2000
-    """Samples to time, in each round."""
+    """Samples to time, in each round: so many, and for six seconds, at least."""
     rounds: int = 3
     """Rounds; medians are reported."""
     step_s: float = 0.0

@@ -8,6 +8,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 from vlarge.data.service.arena import ArenaView
@@ -107,13 +108,17 @@ class Remote:
             self._connection.sendall(REQUEST.pack(NEXT, int(timeout_s * 1000)))
             self._asked = True
 
-    def open_view(self) -> ArenaView:
+    def open_view(self, stall_s: float, tell: Callable[[str], None]) -> ArenaView:
         """The shared memory of the batches. Waits until the service has opened its datasets; raises what it raised."""
-        self._connection.settimeout(None)
-        try:
-            data, files, _, _ = socket.recv_fds(self._connection, 8, 1)
-        except ConnectionError as error:
-            raise self._died() from error
+        self._connection.settimeout(stall_s)
+        for number in count(1):
+            try:
+                data, files, _, _ = socket.recv_fds(self._connection, 8, 1)
+                break
+            except TimeoutError:
+                tell(f"waited {number * stall_s:.0f} s for the data service so far: it is opening its datasets")
+            except ConnectionError as error:
+                raise self._died() from error
         if not data:
             raise self._died()
         if not files:
@@ -151,7 +156,7 @@ def stream_from(
     remote = Remote(process)
     try:
         remote.connect(address, local_rank)
-        return Stream(remote, remote.open_view(), image_shape, limits, tell)
+        return Stream(remote, remote.open_view(limits.stall_s, tell), image_shape, limits, tell)
     except BaseException:
         remote.close()
         raise

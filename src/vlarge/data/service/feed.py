@@ -29,6 +29,7 @@ MAX_CLIP_FRAMES = 128
 KEPT_FRACTION = 0.25  # of memory may hold datasets that fit into it whole
 STEPS_AHEAD = 16  # beyond the window: more would only take time from the trainer at the start
 HELD_STEPS = 2  # a rank still looks at one when it asks for the next
+EDGE_STEPS = 2  # a window may begin and end within a batch
 PLANNED_FRACTION = 0.8  # of what memory holds else: the rest is for batches that ranks still look at
 
 
@@ -94,10 +95,11 @@ class Feed:
         """
         opened = datasets or self.datasets()
         plan = self.plan(opened)
-        step_bytes = self._sample_bytes(plan.parts) * self.batch_size // self.node.num_nodes
-        fitting = int((1 - KEPT_FRACTION) * self.memory_bytes) // step_bytes
+        fitting = self._fitting_steps(plan.parts)
         needed = plan.window_steps() + HELD_STEPS  # with less, a clip could wait for ever
-        room = max(needed, min(fitting, plan.window_steps() + STEPS_AHEAD))
+        if needed > fitting:
+            raise self._too_little(plan.parts, needed)
+        room = min(fitting, plan.window_steps() + STEPS_AHEAD)
         return NodeService(
             plan,
             self.start_step,
@@ -117,8 +119,8 @@ class Feed:
         preparations = [Preparation.from_json(p) for p in self.preparations]
         parts = [self._part(d, p) for d, p in zip(opened, preparations, strict=True)]
         self._check_ranks()
-        room_bytes = PLANNED_FRACTION * (1 - KEPT_FRACTION) * self.memory_bytes
-        held = int(room_bytes * self.node.num_nodes / self._sample_bytes(parts))
+        fitting = self._fitting_steps(parts)
+        planned_steps = max(1, min(int(PLANNED_FRACTION * fitting), fitting - HELD_STEPS - EDGE_STEPS))
         return Plan(
             parts,
             Mixture(self._orders(parts), self.weights),
@@ -126,7 +128,7 @@ class Feed:
             node=self.node,
             budget_tokens=self.budget_tokens,
             suffixes_per_prefix=self.suffixes_per_prefix,
-            horizon_samples=max(held, self.batch_size),
+            horizon_samples=planned_steps * self.batch_size,
         )
 
     def decides_order(self, datasets: Sequence[Dataset]) -> dict[str, Any]:
@@ -153,6 +155,19 @@ class Feed:
             Order(part.spans_S3[:, 2], self.seed, part.clip_frames, ceil(self.window_samples * share))
             for part, share in zip(parts, weights / weights.sum(), strict=True)
         ]
+
+    def _fitting_steps(self, parts: Sequence[Part]) -> int:
+        return int((1 - KEPT_FRACTION) * self.memory_bytes) // self._step_bytes(parts)
+
+    def _step_bytes(self, parts: Sequence[Part]) -> int:
+        return self._sample_bytes(parts) * self.batch_size // self.node.num_nodes
+
+    def _too_little(self, parts: Sequence[Part], needed_steps: int) -> InputError:
+        needed = ceil(needed_steps * self._step_bytes(parts) / (1 - KEPT_FRACTION))
+        return InputError(
+            f"data.memory_bytes = {self.memory_bytes} is too little: {needed_steps} global batches of"
+            f" {self.batch_size} samples are open at a time on each of {self.node.num_nodes} nodes; give {needed}"
+        )
 
     def _sample_bytes(self, parts: Sequence[Part]) -> int:
         return max(1, max(part.num_images for part in parts) * self.image_shape[0] * self.image_shape[1] * 3)

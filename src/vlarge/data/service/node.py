@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import defaultdict, deque
@@ -25,6 +26,7 @@ from vlarge.data.service.plan import Clip, Plan
 from vlarge.data.transforms.augment import draw
 
 MAX_REPLACEMENTS = 32  # tries for one sample
+FITTING_REPLACEMENTS = 16  # of these, only those that cost no more tokens
 PLANNED_CLIPS = 256
 FRAMES_AT_ONCE = 16  # asked of a decoder together: each request has its price
 TABLE_BYTES = 128 << 20  # of recently read episodes' states and actions
@@ -300,8 +302,11 @@ class NodeService:
         """Put another sample of the dataset in the place of one that cannot be read: which one follows from its id."""
         part, (frame,), (place,) = self.plan.parts[clip.part], clip.frames, clip.places
         bad = SampleId(clip.part, part.dataset.episodes[clip.episode].index, frame)
+        allowed = self.plan.cost(clip.part, clip.episode, frame) if self.plan.budget_tokens else math.inf
         for attempt in range(MAX_REPLACEMENTS):
             episode, other = self._other_sample(clip, attempt)
+            if attempt < FITTING_REPLACEMENTS and self.plan.cost(clip.part, episode, other) > allowed:
+                continue
             used = SampleId(clip.part, part.dataset.episodes[episode].index, other)
             replacement, noted = Replacement(bad, used, reason), self._open[place.step, place.rank].replacements
             noted.append(replacement)  # before the batch may be complete

@@ -158,7 +158,8 @@ class Plan:
         """At most so many global batches are begun by what is planned together."""
         spans = []
         for k, (order, share) in enumerate(zip(self.mixture.orders, self.mixture.shares, strict=True)):
-            spans.append(min(order.max_window_samples, self._most(k)) / share)
+            together = min(order.max_window_samples, self._most(k))
+            spans.append(together / share if together > 1 else 1)
         return int(max(spans) / self.batch_size) + 2
 
     def _most(self, k: int) -> int:
@@ -211,6 +212,12 @@ class Plan:
     def samples(self, step: int) -> np.ndarray:
         """int64 [G, 3] of (part, episode position, frame) of a global batch."""
         return self._block(step // self._block_steps).samples_LG3[step % self._block_steps]
+
+    def cost(self, k: int, episode: int, frame: int) -> int:
+        """Tokens of a sample of dataset k, at most."""
+        part = self.parts[k]
+        (text,), (steps,) = part.costs(np.array([episode]), np.array([frame]))
+        return int(part.num_images * part.image_tokens + text + self.suffixes_per_prefix * steps)
 
     def _make_layout(self, step: int) -> Layout:
         block, i = self._block(step // self._block_steps), step % self._block_steps

@@ -10,6 +10,7 @@ import struct
 import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NoReturn
 
 from vlarge.data.service.feed import Feed
 from vlarge.data.service.lifetime import end_with_parent
@@ -30,17 +31,29 @@ def main() -> None:
     feed = Feed.from_json(sys.stdin.read())
     with ThreadPoolExecutor(1) as pool:
         service = pool.submit(feed.open, apart=True)
-        for _ in range(feed.node.ranks_per_node):
-            threading.Thread(target=_serve, args=(_accept(listener), service), daemon=True).start()
+        for number in range(feed.node.ranks_per_node):
+            if (connection := _accept(listener)) is None:
+                _end_early(number, feed.node.ranks_per_node)
+            threading.Thread(target=_serve, args=(connection, service), daemon=True).start()
     threading.Event().wait()  # the end is the first rank's, or the parent's
 
 
-def _accept(listener: socket.socket) -> socket.socket:
+def _end_early(num_connected: int, num_expected: int) -> NoReturn:
+    print(
+        f"the data service ends: {num_connected} of the {num_expected} processes of this node have come for their data,"
+        f" and for {CONNECT_S:.0f} s no other one; see what became of them",
+        file=sys.stderr,
+        flush=True,
+    )
+    os._exit(1)
+
+
+def _accept(listener: socket.socket) -> socket.socket | None:
     while True:
         try:
             connection, _ = listener.accept()
         except TimeoutError:
-            os._exit(1)
+            return None
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         if _CREDENTIALS.unpack(credentials)[1] == os.getuid():
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)

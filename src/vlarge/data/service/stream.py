@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from vlarge.contracts import InputError, PackedBatch
+from vlarge.contracts import InputError, PackedBatch, SampleId
 from vlarge.data.index import Dataset
 from vlarge.data.service.arena import ArenaView
 from vlarge.data.service.batches import Ready, Replacement
@@ -16,6 +16,7 @@ from vlarge.data.service.feed import Feed
 from vlarge.data.service.node import NodeService
 
 BAD_FROM_SAMPLES = 500  # before so many, a few bad samples say nothing about their share
+TOLD_SAMPLES = 100  # each by itself; more only fill the log
 
 
 class Service(Protocol):
@@ -43,6 +44,17 @@ class Limits:
     stall_s: float = 10.0
     max_bad_fraction: float = 0.05
 
+    def are_exceeded(self, num_bad: int, num_samples: int) -> bool:
+        """Whether too many samples had to be replaced."""
+        return num_bad > self.max_bad_fraction * max(num_samples, BAD_FROM_SAMPLES)
+
+    def error(self, num_bad: int, num_samples: int, reason: str) -> InputError:
+        """What to raise then. reason: why one of them was replaced."""
+        return InputError(
+            f"{num_bad} of {num_samples} samples cannot be read; data.max_bad_fraction = {self.max_bad_fraction}"
+            f" allows fewer; the last: {reason}; `vlarge data check --deep` finds all of them"
+        )
+
 
 DEFAULT_LIMITS = Limits()
 
@@ -52,7 +64,9 @@ class Stream:
 
     Global batch s holds the samples at positions [s * batch_size, (s + 1) * batch_size) of the order, on any number of
     ranks and from any start. A batch's images are shared memory, which is used again once nothing refers to them.
-    Raises InputError for data that cannot be read, and when too many samples had to be replaced.
+    Raises InputError for data that cannot be read, and when too many of this rank's samples had to be replaced.
+
+    replaced: each sample that could not be read, and what stood in its place the last time; num_replaced: how often.
     """
 
     def __init__(
@@ -71,7 +85,9 @@ class Stream:
         self._closed = False
         self.wait_s = 0.0
         self.num_images = self.num_samples = 0
-        self.replacements: list[Replacement] = []
+        self.num_replaced = 0
+        self.replaced: dict[SampleId, SampleId] = {}
+        self.last_reason = ""
 
     def __iter__(self) -> Iterator[list[PackedBatch]]:
         return self
@@ -90,7 +106,7 @@ class Stream:
     def counters(self) -> dict[str, Any]:
         """Of the node's service so far, and this rank's own."""
         own = {"samples": self.num_samples, "images": self.num_images, "wait_s": self.wait_s}
-        return {**self._service.counters, **own, "replaced": len(self.replacements)}
+        return {**self._service.counters, **own, "replaced": self.num_replaced}
 
     def close(self) -> None:
         """End the service's work for this rank. May be called twice; the iteration then ends."""
@@ -103,15 +119,19 @@ class Stream:
         self.num_samples += sum(batch.num_samples for batch in ready.batches)
         self.num_images += sum(ready.num_images)
         for replacement in ready.replacements:
-            self._tell(f"sample {tuple(replacement.bad)} replaced by {tuple(replacement.used)}: {replacement.reason}")
-        self.replacements += ready.replacements
-        allowed = self._limits.max_bad_fraction * max(self.num_samples, BAD_FROM_SAMPLES)
-        if len(self.replacements) > allowed:
-            raise InputError(
-                f"{len(self.replacements)} of {self.num_samples} samples cannot be read; data.max_bad_fraction"
-                f" = {self._limits.max_bad_fraction} allows fewer; the last: {self.replacements[-1].reason}; "
-                "`vlarge data check --deep` finds all of them"
+            self._note(replacement)
+        if self._limits.are_exceeded(self.num_replaced, self.num_samples):
+            raise self._limits.error(self.num_replaced, self.num_samples, self.last_reason)
+
+    def _note(self, replacement: Replacement) -> None:
+        bad, used, self.last_reason = replacement.bad, replacement.used, replacement.reason
+        if bad not in self.replaced and len(self.replaced) <= TOLD_SAMPLES:
+            told = f"sample {tuple(bad)} replaced by {tuple(used)}: {replacement.reason}"
+            self._tell(
+                told if len(self.replaced) < TOLD_SAMPLES else "more samples are replaced; they are only counted"
             )
+        self.replaced[bad] = used
+        self.num_replaced += 1
 
     def _with_images(self, ready: Ready) -> list[PackedBatch]:
         shape = (sum(ready.num_images), *self._image_shape, 3)
