@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
+from s3_server import SECRET, S3Server, serve
 
 from vlarge.contracts import InputError
 from vlarge.data.check import Refused
@@ -20,6 +22,16 @@ from vlarge.data.index import Dataset, open_dataset
 MAX_OPEN_S = 60
 Copy = Callable[[str], Path]
 Opened = Callable[[Path], Dataset]
+
+
+@pytest.fixture
+def serve_s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], S3Server]]:
+    """Serves a folder of buckets, in an environment with credentials."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "someone")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with ExitStack() as stack:
+        yield lambda root: stack.enter_context(serve(root))
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
 PAGE_KEYS = 7  # small, so that listings have several pages
+SECRET = "kJ8dkf93kdL0secret"
 
 
 class S3Server(ThreadingHTTPServer):
@@ -26,6 +27,11 @@ class S3Server(ThreadingHTTPServer):
 
     def address(self, folder: str) -> str:
         return f"s3://{folder}?endpoint_override=127.0.0.1:{self.server_port}&scheme=http&region=us-east-1"
+
+    def spans(self) -> list[tuple[int, int]]:
+        """The bytes [start, stop) of every object read."""
+        found = [span.removeprefix("bytes=").split("-") for _, span in self.reads()]
+        return [(int(first), int(last) + 1) for first, last in found]
 
     def reads(self) -> list[tuple[str, str]]:
         """(path, range) of every object read."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from urllib.parse import urlencode
@@ -14,14 +14,12 @@ import numpy as np
 import pytest
 from moto.server import ThreadedMotoServer
 from pyarrow.fs import S3FileSystem, copy_files
-from s3_server import S3Server, serve
+from s3_server import SECRET, S3Server
 
 from vlarge.contracts import InputError
 from vlarge.data.check import Unreachable
 from vlarge.data.config import Source
 from vlarge.data.index import Dataset, open_dataset
-
-SECRET = "kJ8dkf93kdL0secret"
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +33,8 @@ def bucket(make_datasets: ModuleType, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture
-def server(bucket: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "someone")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    with serve(bucket) as found:
-        yield found
+def server(bucket: Path, serve_s3: Callable[[Path], S3Server]) -> S3Server:
+    return serve_s3(bucket)
 
 
 def everything(dataset: Dataset) -> list[np.ndarray]:

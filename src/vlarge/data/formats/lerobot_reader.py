@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +15,8 @@ from vlarge.data.check import BrokenFile, Unreachable
 from vlarge.data.config import Source
 from vlarge.data.fetch import Store
 from vlarge.data.formats.lerobot_rows import row_tasks
-from vlarge.data.formats.lerobot_tables import Cells, TableFile, read_cells, read_group_stops, read_table_file
+from vlarge.data.formats.lerobot_tables import Cells, TableFile, read_cells, read_table_file
+from vlarge.data.formats.parquet_file import Footer, read_footer
 from vlarge.data.manifest import Episode, EpisodeTable, Manifest
 from vlarge.data.mp4 import VideoFile
 from vlarge.data.video import decode_image, decode_runs, num_packets, plan_runs, starts_afresh
@@ -23,13 +24,14 @@ from vlarge.data.video import decode_image, decode_runs, num_packets, plan_runs,
 if TYPE_CHECKING:
     import av
 
+FOOTER_CACHE_BYTES = 256 << 20
 TABLE_CACHE_BYTES = 256 << 20
 VIDEO_TABLE_CACHE_BYTES = 256 << 20
 CELL_CACHE_BYTES = 256 << 20
 
 
 class LeRobotReader:
-    """Threads may share one. Keeps tables of recently read files, within a budget of bytes; no open file, no frame.
+    """Threads may share one. Keeps rows of recently read files, within a budget of bytes; no open file, no frame.
 
     num_decoded: frames decoded so far, those that only lie on the way to others included.
     """
@@ -38,19 +40,18 @@ class LeRobotReader:
         self._store = store
         self._manifest = manifest
         self._keys = config.state_key, config.action_key
-        self._tables: ByteCache[str, TableFile] = ByteCache(self._load_table, TABLE_CACHE_BYTES)
+        self._footers: ByteCache[str, Footer] = ByteCache(partial(read_footer, store), FOOTER_CACHE_BYTES)
+        self._tables: ByteCache[tuple[str, range | None], TableFile] = ByteCache(self._load_table, TABLE_CACHE_BYTES)
         self._videos: ByteCache[str, VideoFile] = ByteCache(manifest.video_files.__getitem__, VIDEO_TABLE_CACHE_BYTES)
-        self._cells: ByteCache[tuple[str, str, int], Cells] = ByteCache(
-            lambda k: read_cells(store, *k), CELL_CACHE_BYTES
-        )
-        self._group_stops = lru_cache(maxsize=1024)(partial(read_group_stops, store))
+        self._cells: ByteCache[tuple[str, str, int], Cells] = ByteCache(self._load_cells, CELL_CACHE_BYTES)
         self._lock = threading.Lock()
         self.num_decoded = 0
 
     def read_table(self, episode: Episode) -> EpisodeTable:
         """State, action and task of every frame. Raises InputError naming the file."""
-        table = self._tables.get(episode.table_file)
-        rows = slice(episode.first_row, episode.first_row + episode.length)
+        groups, begin = self._groups_of(episode)
+        table = self._tables.get((episode.table_file, groups))
+        rows = slice(episode.first_row - begin, episode.first_row - begin + episode.length)
         if table.rows_of(episode.index) != (rows.start, rows.stop):
             raise BrokenFile("truncated_parquet", f"{episode.table_file}: its rows have changed since it was indexed")
         tasks = row_tasks(table, rows, self._manifest.task_texts, episode.tasks)
@@ -104,13 +105,29 @@ class LeRobotReader:
 
     def _images(self, episode: Episode, key: str, frame_indices: Sequence[int]) -> Iterator[np.ndarray]:
         file = episode.table_file
+        footer = self._footers.get(file)
         for row in (episode.first_row + i for i in frame_indices):
-            group = int(np.searchsorted(self._group_stops(file), row, side="right"))
+            group = int(np.searchsorted(footer.group_stops, row, side="right"))
             cells = self._cells.get((file, key, group))
             yield decode_image(cells.data[row - cells.first_row], f"{self._store.path(file)}: column {key!r} row {row}")
 
-    def _load_table(self, file: str) -> TableFile:
-        return read_table_file(self._store, file, *self._keys)
+    def _groups_of(self, episode: Episode) -> tuple[range | None, int]:
+        # The row groups of its file that hold the episode, None for all, and their first row.
+        if self._manifest.format != "lerobot-v3.0":
+            return None, 0  # each episode has a file
+        footer = self._footers.get(episode.table_file)
+        if "episode_index" not in footer.metadata.schema.names:
+            return None, 0  # only a file of one episode may lack it
+        groups = footer.groups_of(episode.first_row, episode.first_row + episode.length)
+        return groups, footer.first_row(groups.start)
+
+    def _load_table(self, key: tuple[str, range | None]) -> TableFile:
+        file, groups = key
+        footer = None if groups is None else self._footers.get(file)
+        return read_table_file(self._store, file, self._keys, groups, footer)
+
+    def _load_cells(self, key: tuple[str, str, int]) -> Cells:
+        return read_cells(self._store, *key, self._footers.get(key[0]))
 
     def _count(self, frames: int) -> None:
         with self._lock:

@@ -79,7 +79,7 @@ class RowCheck:
                 self._log.leave_out(episode.index, "missing_column", episode.table_file, detail)
 
     def _read(self, file: str) -> TableFile:
-        return read_table_file(self._store, file, *self._keys)
+        return read_table_file(self._store, file, self._keys)
 
     def _check_file(self, file: str, read: Callable[[], TableFile], members: list[Listed]) -> None:
         try:

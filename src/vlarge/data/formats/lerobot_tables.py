@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vlarge.contracts import InputError
 from vlarge.data.arrow_numbers import as_numpy
 from vlarge.data.check import BrokenFile
 from vlarge.data.fetch import Store
+from vlarge.data.formats.parquet_file import Footer, read_parquet
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
 SCALARS = ("episode_index", "frame_index", "task_index", "timestamp")
+OBJECT_BYTES = 2 << 10  # of a TableFile beside its numbers: what few rows take
 
 
 @dataclass(frozen=True, eq=False)
 class TableFile:
-    """All rows of one file (suffix R): float32 state [R, S] and action [R, A]; scalar columns where they exist."""
+    """Rows of one file (suffix R), all or those of some row groups: float32 state [R, S] and action [R, A].
+
+    scalars: the columns of SCALARS that exist.
+    """
 
     state_RA: np.ndarray
     action_RA: np.ndarray
@@ -32,7 +35,7 @@ class TableFile:
 
     @property
     def num_bytes(self) -> int:
-        return sum(a.nbytes for a in (self.state_RA, self.action_RA, *self.scalars.values()))
+        return OBJECT_BYTES + sum(a.nbytes for a in (self.state_RA, self.action_RA, *self.scalars.values()))
 
     def rows_of(self, episode: int) -> tuple[int, int]:
         """Rows [start, stop) of an episode, found by its number. Raises BrokenFile when they are none or scattered."""
@@ -63,49 +66,31 @@ class TableFile:
         return {number: sum(stop - start for start, stop in runs) for number, runs in self._runs.items()}
 
 
-def read_table_file(store: Store, file: str, state_key: str, action_key: str) -> TableFile:
-    """The columns that training needs, and no image. Raises BrokenFile naming the column or what is wrong."""
-    if not store.exists(file):
-        raise BrokenFile("missing_parquet", "the file does not exist")
-    names, table = _read_columns(store, file, (state_key, action_key))
+def read_table_file(
+    store: Store, file: str, keys: tuple[str, str], groups: range | None = None, footer: Footer | None = None
+) -> TableFile:
+    """The columns that training needs, and no image; of all row groups, or of some. keys: of state and action.
+
+    Raises BrokenFile naming the column or what is wrong, and as `read_parquet` does.
+    """
+    names, table = read_parquet(store, file, partial(_read_columns, keys, groups), footer)
     if not len(table):
         raise BrokenFile("empty_parquet", "it has no rows")
     scalars = {name: _scalars(table, name) for name in SCALARS if name in names}
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is found as such
-        state_RA, action_RA = (_numbers(table, key).astype(np.float32) for key in (state_key, action_key))
+        state_RA, action_RA = (_numbers(table, key).astype(np.float32) for key in keys)
     return TableFile(state_RA, action_RA, scalars, names)
 
 
-def _read_columns(store: Store, file: str, keys: Sequence[str]) -> tuple[frozenset[str], pa.Table]:
-    def read(parquet: pq.ParquetFile) -> tuple[frozenset[str], pa.Table]:
-        names = frozenset(parquet.schema_arrow.names)
-        for key in keys:
-            if key not in names:
-                raise BrokenFile("missing_column", f"it has no column {key!r}")
-        return names, parquet.read(columns=[*keys, *(s for s in SCALARS if s in names)])
-
-    return read_parquet(store, file, read)
-
-
-def read_parquet[T](store: Store, file: str, read: Callable[[pq.ParquetFile], T]) -> T:
-    """What `read` makes of a parquet file.
-
-    Raises BrokenFile for a file that is not what it should be. One that cannot be had is tried again for a while, and
-    is then Unreachable.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    def once() -> T:
-        try:
-            with pq.ParquetFile(store.open(file)) as parquet:
-                return read(parquet)
-        except (pa.ArrowException, OSError, ValueError) as error:
-            if isinstance(error, InputError) or getattr(error, "errno", None) is not None:
-                raise  # of the file system, not of the file
-            raise BrokenFile("truncated_parquet", f"not a readable parquet file ({error}); fetch it again") from error
-
-    return store.patience.try_again(store.path(file), once)
+def _read_columns(
+    keys: tuple[str, str], groups: range | None, parquet: pq.ParquetFile
+) -> tuple[frozenset[str], pa.Table]:
+    names = frozenset(parquet.schema_arrow.names)
+    for key in keys:
+        if key not in names:
+            raise BrokenFile("missing_column", f"it has no column {key!r}")
+    columns = [*keys, *(s for s in SCALARS if s in names)]
+    return names, parquet.read(columns) if groups is None else parquet.read_row_groups(groups, columns)
 
 
 def _scalars(table: pa.Table, name: str) -> np.ndarray:
@@ -166,21 +151,12 @@ class Cells:
         return sum(map(len, self.data))
 
 
-def read_group_stops(store: Store, file: str) -> np.ndarray:
-    """int64 [groups]: where each row group ends. Raises as `read_parquet` does."""
-
-    def read(parquet: pq.ParquetFile) -> np.ndarray:
-        return np.cumsum([parquet.metadata.row_group(i).num_rows for i in range(parquet.num_row_groups)])
-
-    return read_parquet(store, file, read)
-
-
-def read_cells(store: Store, file: str, key: str, group: int) -> Cells:
+def read_cells(store: Store, file: str, key: str, group: int, footer: Footer) -> Cells:
     """Raises as `read_parquet` does."""
 
     def read(parquet: pq.ParquetFile) -> Cells:
-        first_row = sum(parquet.metadata.row_group(i).num_rows for i in range(group))
         cells = parquet.read_row_group(group, columns=[key])[key].to_pylist()
-        return Cells(first_row, tuple((c.get("bytes") if isinstance(c, dict) else c) or b"" for c in cells))
+        data = tuple((c.get("bytes") if isinstance(c, dict) else c) or b"" for c in cells)
+        return Cells(footer.first_row(group), data)
 
-    return read_parquet(store, file, read)
+    return read_parquet(store, file, read, footer)

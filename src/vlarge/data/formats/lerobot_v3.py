@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from vlarge.data.check import BrokenFile, FaultLog, Refused
 from vlarge.data.fetch import Store
 from vlarge.data.formats.lerobot_metadata import check_length, fill, task_texts, whole_number
-from vlarge.data.formats.lerobot_tables import read_parquet
+from vlarge.data.formats.parquet_file import read_parquet
 from vlarge.data.manifest import Listed, Place
 
 if TYPE_CHECKING:
