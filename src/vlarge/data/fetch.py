@@ -91,6 +91,11 @@ class Store(ABC):
     @abstractmethod
     def exists(self, file: str) -> bool: ...
 
+    def require(self, file: str) -> None:
+        """Raise Unreachable for a file that was there when the dataset was indexed, and is not any more."""
+        if not self.exists(file):
+            raise Unreachable(f"{self.path(file)}: the file has gone since it was indexed; see to it and start again")
+
     @abstractmethod
     def size(self, file: str) -> int:
         """Bytes of a file that exists."""

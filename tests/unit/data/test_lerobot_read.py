@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from vlarge.contracts import InputError
-from vlarge.data.check import FaultLog, Refused, require_trainable, usable_spans
+from vlarge.data.check import FaultLog, Refused, Unreachable, require_trainable, usable_spans
 from vlarge.data.config import Source
 from vlarge.data.fetch import open_store
 from vlarge.data.formats.lerobot_metadata import fill
@@ -134,6 +134,17 @@ def copy(source: Path, target: Path, **changes: object) -> Path:
     path = target / "meta/info.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     return target
+
+
+def test_a_table_that_changes_afterwards_is_named(small: dict[str, Path], tmp_path: Path) -> None:
+    dataset = open_dataset(Source(path=str(copy(small["v2.1"], tmp_path / "set"))))
+    tables = sorted((tmp_path / "set/data").rglob("*.parquet"))
+    tables[1].write_bytes(b"PAR1 no table PAR1")
+    with pytest.raises(InputError, match=r"^data/\S+_000001\.parquet has changed: not a readable parquet file"):
+        dataset.read_table(dataset.episodes[1])
+    tables[2].unlink()
+    with pytest.raises(Unreachable, match=f"^{tables[2]}: the file has gone since it was indexed"):
+        dataset.read_table(dataset.episodes[2])
 
 
 @pytest.mark.parametrize(

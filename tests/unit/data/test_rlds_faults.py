@@ -20,7 +20,7 @@ from rlds_writer import STEP, image, named, numbers, tensor, write
 
 from vlarge.cli import main as cli
 from vlarge.contracts import InputError
-from vlarge.data.check import Refused
+from vlarge.data.check import Refused, Unreachable
 from vlarge.data.config import Source
 from vlarge.data.fetch import open_store
 from vlarge.data.formats import rlds_records
@@ -317,6 +317,9 @@ def test_a_file_that_changes_afterwards_is_noticed(root: Path) -> None:
     dataset.read_table(dataset.episodes[0])
     with pytest.raises(InputError, match=r"episode 1 .* has changed: the checksum of its payload is wrong"):
         dataset.read_table(dataset.episodes[1])
+    shard(root, 1).unlink()
+    with pytest.raises(Unreachable, match=r"tfrecord.*: the file has gone since it was indexed"):
+        dataset.read_table(dataset.episodes[5])
 
 
 def test_a_record_beyond_the_limit_is_passed_over(

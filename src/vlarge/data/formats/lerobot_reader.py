@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,7 +39,7 @@ class LeRobotReader:
         self._store = store
         self._manifest = manifest
         self._keys = config.state_key, config.action_key
-        self._footers: ByteCache[str, Footer] = ByteCache(partial(read_footer, store), FOOTER_CACHE_BYTES)
+        self._footers: ByteCache[str, Footer] = ByteCache(self._load_footer, FOOTER_CACHE_BYTES)
         self._tables: ByteCache[tuple[str, range | None], TableFile] = ByteCache(self._load_table, TABLE_CACHE_BYTES)
         self._videos: ByteCache[str, VideoFile] = ByteCache(manifest.video_files.__getitem__, VIDEO_TABLE_CACHE_BYTES)
         self._cells: ByteCache[tuple[str, str, int], Cells] = ByteCache(self._load_cells, CELL_CACHE_BYTES)
@@ -49,8 +48,11 @@ class LeRobotReader:
 
     def read_table(self, episode: Episode) -> EpisodeTable:
         """State, action and task of every frame. Raises InputError naming the file."""
-        groups, begin = self._groups_of(episode)
-        table = self._tables.get((episode.table_file, groups))
+        try:
+            groups, begin = self._groups_of(episode)
+            table = self._tables.get((episode.table_file, groups))
+        except BrokenFile as error:
+            raise BrokenFile(error.kind, f"{episode.table_file} has changed: {error.detail}") from error
         rows = slice(episode.first_row - begin, episode.first_row - begin + episode.length)
         if table.rows_of(episode.index) != (rows.start, rows.stop):
             raise BrokenFile("truncated_parquet", f"{episode.table_file}: its rows have changed since it was indexed")
@@ -121,8 +123,13 @@ class LeRobotReader:
         groups = footer.groups_of(episode.first_row, episode.first_row + episode.length)
         return groups, footer.first_row(groups.start)
 
+    def _load_footer(self, file: str) -> Footer:
+        self._store.require(file)
+        return read_footer(self._store, file)
+
     def _load_table(self, key: tuple[str, range | None]) -> TableFile:
         file, groups = key
+        self._store.require(file)
         footer = None if groups is None else self._footers.get(file)
         return read_table_file(self._store, file, self._keys, groups, footer)
 

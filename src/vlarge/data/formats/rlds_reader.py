@@ -77,6 +77,7 @@ class RldsReader:
             raise InputError(f"episode {episode.index} ({episode.table_file}) has changed: {error}") from error
 
     def _load(self, key: tuple[str, int]) -> Steps:
+        self._store.require(key[0])
         return self._parser.parse(read_record(self._store, *key))
 
 
