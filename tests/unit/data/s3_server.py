@@ -48,6 +48,7 @@ class S3Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # an answer is two writes, and the second would wait for 40 ms
     server: S3Server
 
     def log_message(self, format: str, *args: object) -> None:

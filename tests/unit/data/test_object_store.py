@@ -5,9 +5,11 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 from urllib.parse import urlencode
 
 import numpy as np
@@ -15,11 +17,16 @@ import pytest
 from moto.server import ThreadedMotoServer
 from pyarrow.fs import S3FileSystem, copy_files
 from s3_server import SECRET, S3Server
+from test_service_faults import DEFAULTS, rank
+from test_service_process import same
+from test_stream import feed_of, take
 
-from vlarge.contracts import InputError
+from vlarge.contracts import InputError, PackedBatch
 from vlarge.data.check import Unreachable
 from vlarge.data.config import Source
 from vlarge.data.index import Dataset, open_dataset
+from vlarge.data.service.feed import Feed
+from vlarge.data.service.stream import Limits, stream_here
 
 
 @pytest.fixture(scope="module")
@@ -61,29 +68,36 @@ def test_s3_gives_the_samples_of_the_folder(name: str, server: S3Server, bucket:
     assert not twice  # each block came once
 
 
-def test_a_store_that_others_wrote_gives_the_samples_of_the_folder(
-    bucket: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """moto speaks S3 as Amazon does, with signatures, pages and ranges of its own."""
+@pytest.fixture
+def moto(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadedMotoServer]:
+    """Speaks S3 as Amazon does, with signatures, pages and ranges of its own."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "anything")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
-    try:
-        host, port = server.get_host_and_port()
-        options = {"endpoint_override": f"{host}:{port}", "scheme": "http", "region": "us-east-1"}
-        store = S3FileSystem(allow_bucket_creation=True, **options)
-        store.create_dir("bucket")
-        copy_files(str(bucket / "bucket/v3"), "bucket/folder with + and é/v3", destination_filesystem=store)
-        address = f"s3://bucket/folder with + and é/v3?{urlencode(options)}"
-        remote = open_dataset(Source(path=address), str(tmp_path / "index"))
-        local = open_dataset(Source(path=str(bucket / "bucket/v3")), str(tmp_path / "index"))
-        assert remote.revision == local.revision
-        for here, there in zip(everything(local), everything(remote), strict=True):
-            assert np.array_equal(here, there)
-    finally:
-        server.stop()
+    yield server
+    server.stop()
+
+
+def upload(server: ThreadedMotoServer, folder: Path) -> str:
+    """The address of a copy of `folder` in a server's bucket."""
+    host, port = server.get_host_and_port()
+    options = {"endpoint_override": f"{host}:{port}", "scheme": "http", "region": "us-east-1"}
+    store = S3FileSystem(allow_bucket_creation=True, **options)
+    store.create_dir("bucket")
+    copy_files(str(folder), "bucket/folder with + and é/set", destination_filesystem=store)
+    return f"s3://bucket/folder with + and é/set?{urlencode(options)}"
+
+
+def test_a_store_that_others_wrote_gives_the_samples_of_the_folder(
+    moto: ThreadedMotoServer, bucket: Path, tmp_path: Path
+) -> None:
+    remote = open_dataset(Source(path=upload(moto, bucket / "bucket/v3")), str(tmp_path / "index"))
+    local = open_dataset(Source(path=str(bucket / "bucket/v3")), str(tmp_path / "index"))
+    assert remote.revision == local.revision
+    for here, there in zip(everything(local), everything(remote), strict=True):
+        assert np.array_equal(here, there)
 
 
 def test_nothing_is_read_again_from_a_store_that_has_not_changed(server: S3Server, tmp_path: Path) -> None:
@@ -118,6 +132,72 @@ def test_after_the_deadline_file_and_store_are_named(server: S3Server, tmp_path:
     assert "\n" not in str(caught.value)
     server.num_failures = 0
     assert dataset.read_frames(episode, key, [0]).shape == (1, 48, 64, 3)
+
+
+def feeds(local: Path, address: str, kept: Path, **changes: Any) -> tuple[Feed, Feed]:
+    """The same stream from a folder and from a store, whose index and blocks are in `kept`."""
+    here = feed_of(open_dataset(Source(path=str(local))), size=32, keep_small=False)
+    return here, replace(here, sources=(Source(path=address),), index_dir=str(kept), **changes)
+
+
+def stream_through_trouble(
+    feeds: tuple[Feed, Feed], begin: Callable[[], None], is_felt: Callable[[], bool], end: Callable[[], None]
+) -> None:
+    """A store that fails between two batches until the rank is told that it waits for a video: nothing is lost."""
+    local, remote = feeds
+    told: list[str] = []
+
+    def tell(text: str) -> None:
+        if batches and not told and ".mp4" in text and is_felt():
+            told.append(text)
+            end()
+
+    batches: list[PackedBatch] = []
+    with rank(remote, Limits(stall_s=0.3), tell) as stream:
+        batches += next(stream)
+        shutil.rmtree(Path(remote.index_dir, "blocks"))
+        begin()
+        batches += take(stream, 40)
+        assert not stream.replacements
+    assert told
+    assert same(batches, take(stream_here(local), 41))
+
+
+def test_a_stream_waits_for_a_store_that_answers_with_errors(server: S3Server, bucket: Path, tmp_path: Path) -> None:
+    def set_failures(number: int) -> None:
+        server.num_failures = number
+
+    stream_through_trouble(
+        feeds(bucket / "bucket/v3", server.address("bucket/v3"), tmp_path),
+        begin=lambda: set_failures(10**6),
+        is_felt=lambda: server.num_failures < 10**6 - 3,  # Arrow itself asks three times
+        end=lambda: set_failures(0),
+    )
+
+
+def test_a_stream_waits_for_a_store_that_is_away(moto: ThreadedMotoServer, bucket: Path, tmp_path: Path) -> None:
+    both = feeds(bucket / "bucket/v3", upload(moto, bucket / "bucket/v3"), tmp_path)
+    _, port = moto.get_host_and_port()
+    back = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)  # it has what the first one held
+    try:
+        stream_through_trouble(both, begin=moto.stop, is_felt=lambda: True, end=back.start)
+    finally:
+        back.stop()
+
+
+def test_a_store_that_fails_for_good_ends_the_stream_and_is_named(
+    server: S3Server, bucket: Path, tmp_path: Path
+) -> None:
+    _, feed = feeds(bucket / "bucket/v3", server.address("bucket/v3"), tmp_path, remote_deadline_s=0.5)
+    with rank(feed, DEFAULTS) as stream:
+        next(stream)
+        shutil.rmtree(tmp_path / "blocks")
+        server.num_failures = 10**6
+        why = r"^s3://bucket/v3/videos/\S+mp4: still cannot be read after \d+ s .OSError: .*(INTERNAL|500).*start again"
+        with pytest.raises(Unreachable, match=why) as caught:
+            take(stream, 100)
+        assert not stream.replacements
+    assert SECRET not in str(caught.value)
 
 
 def test_an_unreachable_store_is_no_fault_of_an_episode(server: S3Server, tmp_path: Path) -> None:
