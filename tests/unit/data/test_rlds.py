@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from rlds_writer import STEP, image, named, numbers, tensor, text, write
+from test_stream import HORIZON, ids, stream_of, take
 from tfrecord_reader import read_examples
 
 from vlarge.contracts import InputError
@@ -21,6 +23,7 @@ from vlarge.data.config import Source
 from vlarge.data.formats.rlds_reader import PictureDecoder
 from vlarge.data.index import Dataset, open_dataset, summary
 from vlarge.data.stats import dataset_stats
+from vlarge.data.tokens import ByteTokenizer, encode_prompt
 from vlarge.data.video import decode_image
 
 
@@ -45,6 +48,38 @@ def test_every_step_of_bridge_is_what_an_independent_reader_finds(bridge: Path) 
             images = dataset.read_frames(episode, key, range(10))
             np.testing.assert_array_equal(images, [decode_image(data, key) for data in pictures])
     assert dataset.num_decoded == 25 * 10 * 4
+
+
+def test_every_step_of_bridge_through_the_stream_is_what_an_independent_reader_finds(bridge: Path) -> None:
+    dataset = open_dataset(Source(path=str(bridge)))
+    examples = list(read_examples(bridge / "bridge_dataset-train.tfrecord-00000-of-00001"))
+    states, actions = (
+        between_bounds(np.stack([example[f"steps/{name}"].reshape(10, 7) for example in examples]))
+        for name in ("observation/state", "action")
+    )
+    batches = take(stream_of(dataset, size=64, batch_size=25), 10)
+    assert sorted(ids(batches)) == [(0, episode, step) for episode in range(25) for step in range(10)]
+    for batch in batches:
+        images, chunks, text = iter(batch.images_NHWC), iter(batch.actions_SA), iter(batch.text_T)
+        for b, (_, episode, step) in enumerate(batch.sample_ids_B3.tolist()):
+            for key in dataset.camera_keys:
+                data = examples[episode][f"steps/observation/{key.removeprefix('observation.images.')}"][step]
+                np.testing.assert_array_equal(next(images), decode_image(data, key))
+            np.testing.assert_allclose(batch.state_BA[b], states[episode, step], atol=1e-6)
+            chunk = actions[episode, step : step + HORIZON]
+            assert batch.num_actions_B[b] == len(chunk)
+            np.testing.assert_allclose(np.stack([next(chunks) for _ in chunk]), chunk, atol=1e-6)
+            instruction = examples[episode]["steps/language_instruction"][step].decode()
+            prompt = encode_prompt(ByteTokenizer(), instruction, batch.state_BA[b], 400).tolist()
+            assert list(itertools.islice(text, int(batch.num_text_B[b]))) == prompt
+        assert not [*images, *chunks, *text]
+
+
+def between_bounds(values_ETA: np.ndarray) -> np.ndarray:
+    """Each dimension from its least value as -1 to its greatest as 1; one that does not move is 0."""
+    low, high = values_ETA.min((0, 1)), values_ETA.max((0, 1))
+    moves = high > low
+    return np.where(moves, 2 * (values_ETA - low) / np.where(moves, high - low, 1) - 1, 0)
 
 
 def test_pictures_are_pil_s(bridge: Path) -> None:
