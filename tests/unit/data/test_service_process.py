@@ -18,7 +18,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from test_stream import feed_of, take
+from test_stream import check_batch, expected_ids, feed_of, ids, preparation, take
 
 from vlarge.contracts import InputError, PackedBatch
 from vlarge.data.bench import children_of
@@ -85,6 +85,23 @@ def test_two_ranks_share_one_service(dataset: Dataset) -> None:
     for stream in streams:
         stream.close()
     wait_until(lambda: not is_running(process.pid))
+
+
+def test_every_frame_reaches_two_ranks_right(make_datasets: ModuleType, tmp_path: Path) -> None:
+    """As LeRobot writes them today: AV1, a key frame every second one, several episodes in a file."""
+    spec = make_datasets.Spec("v3.0", episodes=4, length="14:22", video_episodes="2,3", data_episodes=2)
+    make_datasets.make(tmp_path / "set", spec)
+    dataset = open_dataset(Source(path=str(tmp_path / "set")))
+    feed = feed_of(dataset, batch_size=8, node=Node(0, 1, 2))
+    process = ServiceProcess(feed)
+    streams = [stream_from(process.address, rank, feed.image_shape, process if rank == 0 else None) for rank in (1, 0)]
+    for step in range(2 * dataset.num_frames // 8 + 1):  # more than two epochs
+        parts = [next(stream)[0] for stream in streams]
+        for part in parts:
+            check_batch(part, dataset, preparation(dataset), make_datasets)
+        assert sorted(ids(parts)) == sorted(expected_ids(feed, [dataset], 8 * step, 8 * step + 8))
+    for stream in streams:
+        stream.close()
 
 
 def test_a_killed_service_ends_the_run_with_a_clear_error(dataset: Dataset) -> None:
