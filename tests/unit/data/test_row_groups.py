@@ -150,5 +150,5 @@ def test_a_table_that_cannot_be_had_is_no_fault_of_an_episode(tmp_path: Path) ->
     root = write_set(tmp_path / "set", 2)
     dataset = open_dataset(Source(path=str(root)), str(tmp_path / "index"))
     table_files(root)[0].unlink()
-    with pytest.raises(Unreachable, match=r"file-000\.parquet: cannot be read"):
+    with pytest.raises(Unreachable, match=r"file-000\.parquet: the file has gone"):
         dataset.read_table(dataset.episodes[1])
