@@ -12,8 +12,9 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
-BLOCK_BYTES = 4 << 20
-MAX_FETCH_BLOCKS = 8  # neighbours that are fetched together
+BLOCK_BYTES = 256 << 10  # a clip's bytes begin and end anywhere: up to two blocks of what is fetched are not its own
+MAX_FETCH_BLOCKS = 128  # neighbours that are fetched together
+AHEAD_SHARE = 32  # of the budget, which one read may fetch ahead
 TOUCH_S = 60.0  # how precisely it is known which block was used last
 STALE_S = 3600.0  # an unfinished block this old is a killed process's
 log = logging.getLogger(__name__)
@@ -33,20 +34,25 @@ class BlockCache:
         self._budget_bytes = budget_bytes
         self._lock = threading.Lock()
         self._coming: dict[tuple[str, int], Future[bytes]] = {}
+        self._room_lock = threading.Lock()  # looking through a folder of 100,000 blocks takes a while
         self._room_bytes = 0  # that may be written before the folder is looked through again
         self._keeps = budget_bytes >= BLOCK_BYTES
 
-    def read(self, key: str, file_bytes: int, start: int, stop: int, fetch: Fetch) -> bytes:
-        """The bytes [start, stop) of the file that `key` names, `file_bytes` long; `fetch` gets what is not here."""
+    def read(self, key: str, file_bytes: int, start: int, stop: int, fetch: Fetch, ahead_bytes: int = 0) -> bytes:
+        """The bytes [start, stop) of the file that `key` names, `file_bytes` long; `fetch` gets what is not here.
+
+        ahead_bytes: so many beyond `stop` come with these, where any of these has to be fetched.
+        """
         if not self._keeps:
             return fetch(start, stop)
-        numbers = range(start // BLOCK_BYTES, -(-stop // BLOCK_BYTES))
-        spans = {n: (n * BLOCK_BYTES, min((n + 1) * BLOCK_BYTES, file_bytes)) for n in numbers}
+        spans = _spans(start, stop, file_bytes)
         mine, coming = self._claim(key, spans)
+        further = self._further(stop, ahead_bytes, file_bytes) if mine else {}
+        mine += self._claim(key, further)[0]
         blocks: dict[int, bytes] = {}
         try:
             for run in _runs(mine):
-                blocks |= self._fetch(key, [(n, *spans[n]) for n in run], fetch)
+                blocks |= self._fetch(key, [(n, *(spans | further)[n]) for n in run], fetch)
         except BaseException as error:
             self._release(key, mine, blocks, error)
             raise
@@ -58,6 +64,11 @@ class BlockCache:
             part = self._read(key, n, spans[n], low, high) if block is None else block[low - first : high - first]
             parts.append(fetch(low, high) if part is None else part)  # it was removed just now
         return b"".join(parts)
+
+    def _further(self, stop: int, ahead_bytes: int, file_bytes: int) -> dict[int, tuple[int, int]]:
+        # What many readers have fetched ahead must still be here when they come to it.
+        last = stop + min(ahead_bytes, self._budget_bytes // AHEAD_SHARE)
+        return _spans(-(-stop // BLOCK_BYTES) * BLOCK_BYTES, min(last, file_bytes), file_bytes)
 
     def _claim(self, key: str, spans: dict[int, tuple[int, int]]) -> tuple[list[int], dict[int, Future[bytes]]]:
         # Which blocks this thread has to fetch, and which another one is fetching.
@@ -122,7 +133,7 @@ class BlockCache:
                 unfinished.unlink()
 
     def _make_room(self, num_bytes: int) -> None:
-        with self._lock:
+        with self._room_lock:
             if num_bytes > self._room_bytes:
                 self._room_bytes = max(self._budget_bytes // 8, BLOCK_BYTES)
                 self._shrink(self._budget_bytes - self._room_bytes)
@@ -132,18 +143,30 @@ class BlockCache:
         found = sorted(_files(self._folder))
         total = sum(size for _, size, _ in found)
         for used_s, size, path in found:
-            is_stale = path.suffix == ".partial" and time.time() - used_s > STALE_S
+            is_stale = path.endswith(".partial") and time.time() - used_s > STALE_S
             if total > target_bytes or is_stale:
                 with suppress(OSError):
-                    path.unlink()
+                    os.unlink(path)
                 total -= size
 
 
-def _files(folder: Path) -> Iterator[tuple[float, int, Path]]:
-    for path in folder.glob("*/*"):
-        with suppress(OSError):  # another process may remove it first
-            about = path.stat()
-            yield about.st_mtime, about.st_size, path
+def _spans(start: int, stop: int, file_bytes: int) -> dict[int, tuple[int, int]]:
+    # The bytes of each block that [start, stop) touches, by its number.
+    numbers = range(start // BLOCK_BYTES, -(-stop // BLOCK_BYTES))
+    return {n: (n * BLOCK_BYTES, min((n + 1) * BLOCK_BYTES, file_bytes)) for n in numbers}
+
+
+def _files(folder: Path) -> Iterator[tuple[float, int, str]]:
+    for of_one in _entries(folder):
+        for block in _entries(of_one.path):
+            with suppress(OSError):  # another process may remove it first
+                about = block.stat()
+                yield about.st_mtime, about.st_size, block.path
+
+
+def _entries(folder: str | Path) -> Iterator[os.DirEntry[str]]:
+    with suppress(OSError), os.scandir(folder) as found:
+        yield from found
 
 
 def _runs(numbers: Sequence[int]) -> Iterator[list[int]]:

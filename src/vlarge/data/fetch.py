@@ -19,6 +19,8 @@ from vlarge.contracts import InputError
 from vlarge.data.check import Unreachable
 
 ADDRESS = re.compile(r"[A-Za-z][\w+.-]*(?:::|://)")
+MAX_AHEAD_BYTES = 4 << 20
+MAX_GAP_BYTES = 256 << 10  # between two reads in a row: columns that are not wanted
 # Asking again cannot help: these say something about the file, not about the way to it.
 FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, NotImplementedError, ImportError)
 
@@ -110,8 +112,11 @@ class Store(ABC):
         return hashlib.sha256(entries.encode("utf-8", "surrogateescape")).hexdigest()
 
     @abstractmethod
-    def read(self, file: str, start: int = 0, stop: int | None = None) -> bytes:
-        """The bytes [start, stop), fewer where the file ends. Raises Unreachable after trying for a while."""
+    def read(self, file: str, start: int = 0, stop: int | None = None, *, ahead_bytes: int = 0) -> bytes:
+        """The bytes [start, stop), fewer where the file ends. Raises Unreachable after trying for a while.
+
+        ahead_bytes: how many beyond `stop` are likely to be asked for next; a remote store fetches them together.
+        """
 
     @abstractmethod
     def local_path(self, file: str) -> Path | None:
@@ -142,7 +147,7 @@ class LocalStore(Store):
             return []
         return sorted(_walk(str(top), f"{folder.rstrip('/')}/" if folder else "", set()))
 
-    def read(self, file: str, start: int = 0, stop: int | None = None) -> bytes:
+    def read(self, file: str, start: int = 0, stop: int | None = None, *, ahead_bytes: int = 0) -> bytes:
         path = f"{self._root}/{file}"
 
         def read() -> bytes:
@@ -185,12 +190,14 @@ def _walk(folder: str, prefix: str, above: set[tuple[int, int]]) -> Iterator[Ent
 
 
 class _StoreFile(io.RawIOBase):
-    # A file object for libraries that take one.
+    # A file object for libraries that take one. As much is fetched ahead as has been read in a row: whoever reads all
+    # of a file waits for few requests, and whoever reads a part fetches less than twice of it.
 
     def __init__(self, store: Store, file: str) -> None:
         self._store, self._file = store, file
         self._num_bytes = store.size(file)
         self._position = 0
+        self._row = 0, 0  # where what was read in a row begins and ends
 
     def readable(self) -> bool:
         return True
@@ -206,7 +213,11 @@ class _StoreFile(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        data = self._store.read(self._file, self._position, min(self._position + len(buffer), self._num_bytes))
+        start, stop = self._position, min(self._position + len(buffer), self._num_bytes)
+        begin, end = self._row
+        begin = min(begin, start) if abs(start - end) <= MAX_GAP_BYTES else start
+        data = self._store.read(self._file, start, stop, ahead_bytes=min(start - begin, MAX_AHEAD_BYTES))
+        self._row = begin, stop
         buffer[: len(data)] = data
         self._position += len(data)
         return len(data)

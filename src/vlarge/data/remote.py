@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -47,13 +48,13 @@ class RemoteStore(Store):
         prefix = f"{folder.rstrip('/')}/" if folder else ""
         return [entry for name, entry in self._entries().items() if name.startswith(prefix)]
 
-    def read(self, file: str, start: int = 0, stop: int | None = None) -> bytes:
+    def read(self, file: str, start: int = 0, stop: int | None = None, *, ahead_bytes: int = 0) -> bytes:
         entry = self._entry(file)
         stop = entry.num_bytes if stop is None else min(stop, entry.num_bytes)
         if start >= stop:
             return b""
         key = hashlib.sha256(f"{self}\n{entry}".encode()).hexdigest()[:24]
-        return self._blocks.read(key, entry.num_bytes, start, stop, lambda *span: self._fetch(file, *span))
+        return self._blocks.read(key, entry.num_bytes, start, stop, partial(self._fetch, file), ahead_bytes)
 
     def local_path(self, file: str) -> Path | None:
         return None

@@ -179,6 +179,7 @@ class Source:
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "BLOCK_BYTES", BLOCK)
+    monkeypatch.setattr(blocks, "MAX_FETCH_BLOCKS", 8)
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -189,10 +190,26 @@ def test_blocks_come_once_and_neighbours_together(tmp_path: Path) -> None:
     assert source.read(cache, 1500, 6500)
     assert source.fetched[1:] == [(1000, 2000), (5000, 7000)]
     assert source.read(cache, 0, 20_500)
-    assert max(stop - start for start, stop in source.fetched) <= blocks.MAX_FETCH_BLOCKS * BLOCK
+    assert max(stop - start for start, stop in source.fetched) == 8 * BLOCK
     assert sum(stop - start for start, stop in source.fetched) == 20_500
     assert source.read(BlockCache(tmp_path, 100 * BLOCK), 0, 20_500)  # another process finds them
     assert sum(stop - start for start, stop in source.fetched) == 20_500
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_what_will_be_read_next_comes_with_what_has_to_be_fetched(tmp_path: Path) -> None:
+    source, cache = Source(9500), BlockCache(tmp_path, 1000 * BLOCK)
+
+    def read(start: int, stop: int, ahead_bytes: int) -> list[tuple[int, int]]:
+        source.fetched.clear()
+        assert cache.read("key", 9500, start, stop, source.fetch, ahead_bytes) == source.data[start:stop]
+        return source.fetched
+
+    assert read(100, 200, 2500) == [(0, 3000)]
+    assert read(200, 2900, 5000) == []  # nothing has to be fetched
+    assert read(2900, 3100, 0) == [(3000, 4000)]
+    assert read(6100, 6200, 0) == [(6000, 7000)]
+    assert read(3900, 4100, 10**6) == [(4000, 6000), (7000, 9500)]  # up to the end of the file, but what is here
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -233,6 +250,24 @@ def test_the_budget_holds_and_what_was_used_last_stays(tmp_path: Path, monkeypat
         assert sum(p.stat().st_size for p in tmp_path.rglob("*") if p.is_file()) <= 16 * BLOCK
         time.sleep(0.002)  # so that times of use differ
     assert source.fetched.count((0, BLOCK)) == 1
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_what_is_here_can_be_read_while_the_folder_is_looked_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, cache = Source(9000), BlockCache(tmp_path, 16 * BLOCK)
+    assert source.read(cache, 0, BLOCK)
+    looking, go_on = threading.Event(), threading.Event()
+    monkeypatch.setattr(cache, "_shrink", lambda target_bytes: looking.set() or go_on.wait())
+    with ThreadPoolExecutor(2) as pool:
+        other = pool.submit(source.read, cache, BLOCK, 9000)
+        assert looking.wait(10)
+        try:
+            assert pool.submit(source.read, cache, 0, BLOCK).result(timeout=10)
+        finally:
+            go_on.set()
+        assert other.result()
 
 
 @pytest.mark.usefixtures("small_blocks")

@@ -24,6 +24,9 @@ from test_stream import feed_of, take
 from vlarge.contracts import InputError, PackedBatch
 from vlarge.data.check import Unreachable
 from vlarge.data.config import Source
+from vlarge.data.fetch import open_store
+from vlarge.data.formats.rlds_records import iter_records
+from vlarge.data.formats.write import LeRobotWriter
 from vlarge.data.index import Dataset, open_dataset
 from vlarge.data.service.feed import Feed
 from vlarge.data.service.stream import Limits, stream_here
@@ -239,3 +242,91 @@ def test_other_stores_go_through_fsspec(bucket: Path, tmp_path: Path) -> None:
     assert remote.revision == local.revision
     for here, there in zip(everything(local), everything(remote), strict=True):
         assert np.array_equal(here, there)
+
+
+@pytest.fixture
+def big(serve_s3: Callable[[Path], S3Server], tmp_path: Path) -> tuple[S3Server, bytes]:
+    """A server of `bucket/folder/file`, and its 16 MiB."""
+    data = np.random.default_rng(0).bytes(16 << 20)
+    (tmp_path / "bucket/folder").mkdir(parents=True)
+    (tmp_path / "bucket/folder/file").write_bytes(data)
+    return serve_s3(tmp_path), data
+
+
+def num_bytes(server: S3Server) -> int:
+    return sum(stop - start for start, stop in server.spans())
+
+
+def test_clips_of_a_dataset_larger_than_the_cache_cost_little_more_than_their_bytes(
+    big: tuple[S3Server, bytes], tmp_path: Path
+) -> None:
+    (server, data), random = big, np.random.default_rng(1)
+    store = open_store(server.address("bucket/folder"), blocks_dir=tmp_path / "kept", blocks_bytes=4 << 20)
+    total = 0
+    for wanted in random.integers(50_000, 500_000, 100).tolist():
+        start = int(random.integers(0, len(data) - wanted))
+        server.requests.clear()
+        assert store.read("file", start, start + wanted) == data[start : start + wanted]
+        assert num_bytes(server) <= wanted + (512 << 10)  # two blocks
+        total += num_bytes(server)
+        assert sum(p.stat().st_size for p in (tmp_path / "kept").rglob("*") if p.is_file()) <= 4 << 20
+    assert total > len(data)  # much had to be fetched again
+
+
+@pytest.mark.parametrize(("kept_bytes", "most_requests"), [(1 << 30, 9), (4 << 20, 64)])
+def test_who_reads_a_file_from_end_to_end_waits_for_few_requests(
+    kept_bytes: int, most_requests: int, big: tuple[S3Server, bytes], tmp_path: Path
+) -> None:
+    server, data = big
+    store = open_store(server.address("bucket/folder"), blocks_dir=tmp_path / "kept", blocks_bytes=kept_bytes)
+    file = store.open("file")
+    assert not isinstance(file, str)
+    assert b"".join(iter(lambda: file.read(10_000), b"")) == data
+    assert num_bytes(server) == len(data)  # what came ahead was still there
+    assert len(server.spans()) <= most_requests
+    shutil.rmtree(tmp_path / "kept")
+    server.requests.clear()
+    assert store.read("file") == data
+    assert len(server.spans()) == 1
+
+
+def test_who_jumps_about_in_a_file_gets_no_more_than_he_wants(big: tuple[S3Server, bytes], tmp_path: Path) -> None:
+    server, data = big
+    store = open_store(server.address("bucket/folder"), blocks_dir=tmp_path / "kept", blocks_bytes=1 << 30)
+    file = store.open("file")
+    assert not isinstance(file, str)
+    for place in (9 << 20, 2 << 20, 13 << 20, 11 << 20):
+        file.seek(place)
+        assert file.read(10_000) == data[place : place + 10_000]
+    assert num_bytes(server) == 4 * (256 << 10)  # a block each
+
+
+def test_the_rows_of_a_large_file_are_indexed_with_few_requests(
+    serve_s3: Callable[[Path], S3Server], tmp_path: Path
+) -> None:
+    """Columns that nobody wants lie between the others."""
+    names, random = [str(i) for i in range(64)], np.random.default_rng(0)
+    root = tmp_path / "bucket/set"
+    with LeRobotWriter(root, fps=10, cameras={}, state_names=names, action_names=names, robot_type="none") as writer:
+        for _ in range(100):
+            states, actions, torques = random.standard_normal((3, 200, 64), np.float32)
+            writer.add_episode("task", states, actions, {}, {"torques": torques})
+        writer.finish()
+    server = serve_s3(tmp_path)
+    open_dataset(Source(path=server.address("bucket/set")), str(tmp_path / "index"))
+    (file,) = (root / "data").rglob("*.parquet")
+    assert file.stat().st_size > 14 << 20
+    assert len([path for path, _ in server.reads() if path.endswith(file.relative_to(root).as_posix())]) <= 10
+
+
+def test_small_records_are_indexed_with_few_requests(
+    make_datasets: ModuleType, serve_s3: Callable[[Path], S3Server], tmp_path: Path
+) -> None:
+    payloads = [np.random.default_rng(i).bytes(20_000) for i in range(400)]
+    (tmp_path / "bucket/folder").mkdir(parents=True)
+    (tmp_path / "bucket/folder/shard").write_bytes(b"".join(map(make_datasets.tf_record, payloads)))
+    server = serve_s3(tmp_path)
+    store = open_store(server.address("bucket/folder"), blocks_dir=tmp_path / "kept", blocks_bytes=1 << 30)
+    assert [record.payload for record in iter_records(store, "shard")] == payloads
+    assert num_bytes(server) == store.size("shard")
+    assert len(server.spans()) <= 7

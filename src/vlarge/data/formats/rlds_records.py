@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from vlarge.data.check import BrokenFile
-from vlarge.data.fetch import Store
+from vlarge.data.fetch import MAX_AHEAD_BYTES, Store
 
 HEADER = struct.Struct("<QI")
 CHECKSUM = struct.Struct("<I")
@@ -60,7 +60,7 @@ def iter_records(store: Store, file: str, offset: int = 0) -> Iterator[Record]:
     A record whose payload is damaged, or only the checksum of its length, is passed over; a damaged length ends the
     file, because nothing else says where the next record begins. Raises BrokenFile when there is no such file.
     """
-    size = file_size(store, file)
+    size, first = file_size(store, file), offset
     if size is None:
         raise BrokenFile("missing_shard", "the file does not exist")
     header = read_bytes(store, file, offset, HEADER.size)
@@ -74,7 +74,7 @@ def iter_records(store: Store, file: str, offset: int = 0) -> Iterator[Record]:
         if length > left - FRAME_BYTES:
             yield _overlong(offset, length, size, is_sure)
             return
-        record, header = _read(store, file, offset, length, is_sure)
+        record, header = _read(store, file, offset, length, is_sure, min(offset - first, MAX_AHEAD_BYTES))
         yield record
         if record.is_end:
             return
@@ -97,7 +97,7 @@ def _end(offset: int, kind: str, detail: str) -> Record:
     return Record(offset, 0, b"", BrokenFile(kind, detail), is_end=True)
 
 
-def _read(store: Store, file: str, offset: int, length: int, is_sure: bool) -> tuple[Record, bytes]:
+def _read(store: Store, file: str, offset: int, length: int, is_sure: bool, ahead_bytes: int) -> tuple[Record, bytes]:
     # The record, whose end lies in the file, and the next header: one read for both.
     start, stop = offset + HEADER.size, offset + FRAME_BYTES + length
     if length > MAX_RECORD_BYTES:
@@ -106,7 +106,7 @@ def _read(store: Store, file: str, offset: int, length: int, is_sure: bool) -> t
         detail = f"the record at byte {offset} has {length} bytes, more than {MAX_RECORD_BYTES}"
         fault = BrokenFile("record_too_large", detail)
         return Record(offset, length, b"", fault), read_bytes(store, file, stop, HEADER.size)
-    body = read_bytes(store, file, start, length + FRAME_BYTES)
+    body = store.read(file, start, stop + HEADER.size, ahead_bytes=ahead_bytes)
     payload, header = body[:length], body[length + CHECKSUM.size :]
     if len(body) < length + CHECKSUM.size:
         return _end(offset, "truncated_record", f"the file shrank while the record at byte {offset} was read"), header
