@@ -146,12 +146,12 @@ def feeds(local: Path, address: str, kept: Path, **changes: Any) -> tuple[Feed, 
 def stream_through_trouble(
     feeds: tuple[Feed, Feed], begin: Callable[[], None], is_felt: Callable[[], bool], end: Callable[[], None]
 ) -> None:
-    """A store that fails between two batches until the rank is told that it waits for a video: nothing is lost."""
+    """A store that fails between two batches until the rank is told that it waits for a file: nothing is lost."""
     local, remote = feeds
     told: list[str] = []
 
     def tell(text: str) -> None:
-        if batches and not told and ".mp4" in text and is_felt():
+        if batches and not told and "file-000." in text and is_felt():
             told.append(text)
             end()
 
@@ -196,7 +196,7 @@ def test_a_store_that_fails_for_good_ends_the_stream_and_is_named(
         next(stream)
         server.num_failures = 10**6
         (tmp_path / "blocks").rename(tmp_path / "away")
-        why = r"^s3://bucket/v3/videos/\S+mp4: still cannot be read after \d+ s .OSError: .*(INTERNAL|500).*start again"
+        why = r"^s3://bucket/v3/\S+(mp4|parquet): still cannot be read after \d+ s .OSError: .*(INTERNAL|500)"
         with pytest.raises(Unreachable, match=why) as caught:
             take(stream, 100)
         assert not stream.replaced

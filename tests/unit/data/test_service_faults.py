@@ -115,7 +115,9 @@ def test_one_bad_sample_in_five_stops_the_run_and_says_why(dataset: Dataset) -> 
 
 def narrow(dataset: Dataset) -> Feed:
     """A feed that reads little ahead and keeps nothing."""
-    return feed_of(dataset, size=32, batch_size=8, window_samples=8, memory_bytes=320 << 10, num_threads=2, keep_small=False)
+    return feed_of(
+        dataset, size=32, batch_size=8, window_samples=8, memory_bytes=320 << 10, num_threads=2, keep_small=False
+    )
 
 
 def last_to_come(feed: Feed, dataset: Dataset) -> Episode:
