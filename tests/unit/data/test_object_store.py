@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from socketserver import BaseRequestHandler, TCPServer
+from threading import Thread
 from types import ModuleType
 from typing import Any
 from urllib.parse import urlencode
@@ -77,7 +81,9 @@ def moto(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadedMotoServer]:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "anything")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)  # always there, if started again
     server.start()
     yield server
     server.stop()
@@ -143,23 +149,57 @@ def feeds(local: Path, address: str, kept: Path, **changes: Any) -> tuple[Feed, 
     return here, replace(here, sources=(Source(path=address),), index_dir=str(kept), **changes)
 
 
-def stream_through_trouble(
-    feeds: tuple[Feed, Feed], begin: Callable[[], None], is_felt: Callable[[], bool], end: Callable[[], None]
-) -> None:
-    """A store that fails between two batches until the rank is told that it waits for a file: nothing is lost."""
+def forget_blocks(feed: Feed) -> None:
+    """At one stroke: others may be writing there."""
+    Path(feed.index_dir, "blocks").rename(Path(feed.index_dir, "forgotten"))
+
+
+@contextmanager
+def answering_with_errors(server: S3Server) -> Iterator[Callable[[], int]]:
+    """Gives how many there were so far."""
+    server.num_failures = 10**6
+    yield lambda: 10**6 - server.num_failures
+    server.num_failures = 0
+
+
+@contextmanager
+def hanging_up(server: ThreadedMotoServer) -> Iterator[Callable[[], int]]:
+    """Gives how many connections ended without an answer so far."""
+    ended = []
+
+    class HangUp(BaseRequestHandler):
+        def handle(self) -> None:
+            ended.append(self.client_address)
+
+    class Gate(TCPServer):
+        allow_reuse_address = True
+
+    address = server.get_host_and_port()
+    server.stop()
+    with Gate(address, HangUp) as gate:
+        Thread(target=gate.serve_forever, args=(0.02,)).start()
+        try:
+            yield lambda: len(ended)
+        finally:
+            gate.shutdown()
+    server.start()
+
+
+def stream_through_trouble(feeds: tuple[Feed, Feed], trouble: AbstractContextManager[Callable[[], int]]) -> None:
+    """A store that fails between two batches, until the rank is told that it waits for a file: nothing is lost."""
     local, remote = feeds
     told: list[str] = []
+    batches: list[PackedBatch] = []
 
     def tell(text: str) -> None:
-        if batches and not told and "file-000." in text and is_felt():
+        if batches and "file-000." in text and num_failures() > 3:  # Arrow itself asks three times
             told.append(text)
-            end()
+            mended.close()
 
-    batches: list[PackedBatch] = []
-    with rank(remote, Limits(stall_s=0.3), tell) as stream:
+    with rank(remote, Limits(stall_s=0.3), tell) as stream, ExitStack() as mended:
         batches += next(stream)
-        begin()
-        Path(remote.index_dir, "blocks").rename(Path(remote.index_dir, "away"))  # at once: others write into it
+        num_failures = mended.enter_context(trouble)
+        forget_blocks(remote)
         batches += take(stream, 40)
         assert not stream.replaced
     assert told
@@ -167,25 +207,13 @@ def stream_through_trouble(
 
 
 def test_a_stream_waits_for_a_store_that_answers_with_errors(server: S3Server, bucket: Path, tmp_path: Path) -> None:
-    def set_failures(number: int) -> None:
-        server.num_failures = number
-
-    stream_through_trouble(
-        feeds(bucket / "bucket/v3", server.address("bucket/v3"), tmp_path),
-        begin=lambda: set_failures(10**6),
-        is_felt=lambda: server.num_failures < 10**6 - 3,  # Arrow itself asks three times
-        end=lambda: set_failures(0),
-    )
+    both = feeds(bucket / "bucket/v3", server.address("bucket/v3"), tmp_path)
+    stream_through_trouble(both, answering_with_errors(server))
 
 
-def test_a_stream_waits_for_a_store_that_is_away(moto: ThreadedMotoServer, bucket: Path, tmp_path: Path) -> None:
+def test_a_stream_waits_for_a_store_that_hangs_up(moto: ThreadedMotoServer, bucket: Path, tmp_path: Path) -> None:
     both = feeds(bucket / "bucket/v3", upload(moto, bucket / "bucket/v3"), tmp_path)
-    _, port = moto.get_host_and_port()
-    back = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)  # it has what the first one held
-    try:
-        stream_through_trouble(both, begin=moto.stop, is_felt=lambda: True, end=back.start)
-    finally:
-        back.stop()
+    stream_through_trouble(both, hanging_up(moto))
 
 
 def test_a_store_that_fails_for_good_ends_the_stream_and_is_named(
@@ -195,7 +223,7 @@ def test_a_store_that_fails_for_good_ends_the_stream_and_is_named(
     with rank(feed, DEFAULTS) as stream:
         next(stream)
         server.num_failures = 10**6
-        (tmp_path / "blocks").rename(tmp_path / "away")
+        forget_blocks(feed)
         why = r"^s3://bucket/v3/\S+(mp4|parquet): still cannot be read after \d+ s .OSError: .*(INTERNAL|500)"
         with pytest.raises(Unreachable, match=why) as caught:
             take(stream, 100)

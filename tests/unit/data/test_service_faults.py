@@ -16,7 +16,7 @@ from types import ModuleType
 
 import av
 import pytest
-from test_service_process import DEADLINE_S, same, wait_until
+from test_service_process import same
 from test_stream import check_batch, expected_ids, feed_of, ids, preparation, take
 
 from vlarge.contracts import InputError, PackedBatch
@@ -28,6 +28,7 @@ from vlarge.data.service.feed import Feed
 from vlarge.data.service.stream import Limits, Stream, stream_here
 
 TOP, WRIST = "observation.images.top", "observation.images.wrist"
+PATIENCE_S = 120
 DEFAULTS = Limits(DataConfig.stall_s, DataConfig.max_bad_fraction)
 Place = tuple[int, int, str]  # episode, frame, camera
 
@@ -60,10 +61,16 @@ def lose_packets(dataset: Dataset, places: Iterable[Place]) -> None:
 
 
 @contextmanager
-def rank(feed: Feed, limits: Limits, tell: Callable[[str], None] = print) -> Iterator[Stream]:
-    """A rank's stream from a process, which is killed where a test would wait for ever."""
+def rank(
+    feed: Feed,
+    limits: Limits,
+    tell: Callable[[str], None] = print,
+    started: Callable[[int], None] = lambda pid: None,
+) -> Iterator[Stream]:
+    """A rank's stream from a process, which is killed where a test would wait for ever. `started` is given its pid."""
     process = ServiceProcess(feed)
-    late = threading.Timer(DEADLINE_S, process.close)
+    started(process.pid)
+    late = threading.Timer(PATIENCE_S, process.close)
     late.start()
     try:
         with closing(stream_from(process.address, 0, feed.image_shape, process, limits, tell)) as stream:
@@ -128,13 +135,12 @@ def last_to_come(feed: Feed, dataset: Dataset) -> Episode:
     return dataset.episodes[max(first, key=first.__getitem__)]
 
 
-def has_reader(pipe: Path) -> bool:
-    # Opening it also lets that reader go on.
+def let_go(pipe: Path) -> int | None:
+    """A writer, for which everyone who opens the pipe waits; None while nobody does."""
     try:
-        os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+        return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
     except OSError:
-        return False
-    return True
+        return None
 
 
 def test_a_file_that_hangs_is_named_while_it_does(dataset: Dataset, tmp_path: Path) -> None:
@@ -142,26 +148,30 @@ def test_a_file_that_hangs_is_named_while_it_does(dataset: Dataset, tmp_path: Pa
     episode = last_to_come(feed, dataset)
     name = episode.file_of(TOP)
     video, kept, pipe = Path(dataset.root, name), tmp_path / "kept", tmp_path / "pipe"
-    os.mkfifo(pipe)  # whoever opens it waits until somebody writes
-    told = []
+    os.mkfifo(pipe)
+    told: list[str] = []
+    writer: int | None = None
 
     def tell(text: str) -> None:
-        if kept.exists() and name in text:
-            told.append(text)
+        nonlocal writer
+        if writer is None and name in text and (writer := let_go(pipe)) is not None:
             kept.replace(video)
-            wait_until(lambda: has_reader(pipe))
+            told.append(text)
 
     def batches(stream: Stream) -> Iterator[PackedBatch]:
         yield next(stream)[0]
-        video.rename(kept)
-        video.hardlink_to(pipe)
+        kept.hardlink_to(video)
+        Path(tmp_path, "link").hardlink_to(pipe)
+        Path(tmp_path, "link").replace(video)
         yield from take(stream, 26)
 
     with rank(feed, Limits(stall_s=1), tell) as stream:
         found = [replace(b, images_NHWC=b.images_NHWC.copy()) for b in batches(stream)]
         assert not stream.replaced
-    where = rf"decode-\d: decode .*episode {episode.index}, {TOP} in {name}, .*{dataset.root}.* for [1-4] s"
-    assert re.match(f"waited [1-4] s for data so far: .*{where}", told[0])
+    where = rf"decode-\d: decode .*episode {episode.index}, {TOP} in {name}, .*{dataset.root}.* for \d+ s"
+    assert re.match(rf"waited \d s for data so far: .*{where}", told[0])
+    assert writer is not None
+    os.close(writer)  # it was open so that nobody would hang there once more
     assert same(found, take(stream_here(feed, [dataset]), 27))
 
 
@@ -199,8 +209,9 @@ def test_a_file_that_cannot_be_read_any_more_stops_the_run_and_changes_no_sample
 
 
 def test_memory_that_the_system_refuses_is_told_with_its_place(dataset: Dataset) -> None:
-    feed = narrow(dataset)
-    process = ServiceProcess(feed)
-    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))  # less than two batches
-    with pytest.raises(ServiceDied, match=r"(?s)arena\.py.*ftruncate.*OSError: .*File too large"):
-        take(stream_from(process.address, 0, feed.image_shape, process), 100)
+    def refuse(pid: int) -> None:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))  # less than two batches
+
+    why = r"(?s)arena\.py.*ftruncate.*OSError: .*File too large"
+    with rank(narrow(dataset), DEFAULTS, started=refuse) as stream, pytest.raises(ServiceDied, match=why):
+        take(stream, 100)
