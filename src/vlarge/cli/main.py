@@ -67,6 +67,12 @@ def _guarded(argv: list[str]) -> int:
         if not isinstance(error, InputError):
             raise
         return _fail(str(error))
+    except RuntimeError as error:
+        from vlarge.data.service.client import ServiceDied
+
+        if not isinstance(error, ServiceDied) or "\n" in str(error):  # our own mistake, with its traceback
+            raise
+        return _fail(str(error))
     except OSError as error:
         if error.errno not in DISK_FULL:
             raise

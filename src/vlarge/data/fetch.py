@@ -112,6 +112,10 @@ class Store(ABC):
         return hashlib.sha256(entries.encode("utf-8", "surrogateescape")).hexdigest()
 
     @abstractmethod
+    def stamp_of(self, file: str) -> str:
+        """Changes when the file is written to. Raises Unreachable when it is not there."""
+
+    @abstractmethod
     def read(self, file: str, start: int = 0, stop: int | None = None, *, ahead_bytes: int = 0) -> bytes:
         """The bytes [start, stop), fewer where the file ends. Raises Unreachable after trying for a while.
 
@@ -140,6 +144,10 @@ class LocalStore(Store):
 
     def size(self, file: str) -> int:
         return os.stat(self.local_path(file)).st_size
+
+    def stamp_of(self, file: str) -> str:
+        self.require(file)
+        return str(os.stat(f"{self._root}/{file}").st_mtime_ns)
 
     def list_files(self, folder: str = "") -> list[Entry]:
         top = self._root / folder

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import zlib
 from collections.abc import Sequence
@@ -21,20 +22,47 @@ import numpy as np
 from vlarge.contracts import InputError
 
 PAGE_BYTES = 4096
-MAX_OPEN_FILES = 1024
+MAX_KNOWN_FILES = 1024
 log = logging.getLogger(__name__)
 
 
-class _File(NamedTuple):
+class _Memory(NamedTuple):
     checksum_F: np.ndarray  # uint32, 0 where there is no frame
     frames_FHWC: np.ndarray
-    path: Path | None = None  # None: in memory
-    head_bytes: int = 0
+
+    def read(self, frame: int, out: np.ndarray) -> int:
+        """Fill `out`, where there is such a frame; returns its checksum."""
+        out[...] = self.frames_FHWC[frame]
+        return int(self.checksum_F[frame])
+
+    def write(self, frame: int, image_HWC: np.ndarray) -> None:
+        self.frames_FHWC[frame] = image_HWC
+        self.checksum_F[frame] = _checksum(image_HWC)
+
+
+class _Disk(NamedTuple):
+    # Read and written through the file, not a map: a full disk or a file cut short is then an error and no signal.
+    path: Path
+    head_bytes: int
+
+    def read(self, frame: int, out: np.ndarray) -> int:
+        """As `_Memory.read`."""
+        with self.path.open("rb", buffering=0) as file:
+            head = os.pread(file.fileno(), 4, 4 * frame)
+            checksum = int.from_bytes(head, sys.byteorder)
+            if checksum:
+                os.preadv(file.fileno(), [out.data.cast("B")], self.head_bytes + frame * out.nbytes)
+            return checksum
+
+    def write(self, frame: int, image_HWC: np.ndarray) -> None:
+        with self.path.open("r+b", buffering=0) as file:
+            os.pwrite(file.fileno(), image_HWC.data, self.head_bytes + frame * image_HWC.nbytes)
+            os.pwrite(file.fileno(), np.uint32(_checksum(image_HWC)).tobytes(), 4 * frame)
 
 
 class FrameCache:
     """Of one dataset, in `folder`, or in this process's memory when that is None. Threads and, on disk, processes may
-    share one; all of them write the same frames.
+    share one; all of them write the same frames. An episode is known by a name, which changes when its video does.
 
     shape: (height, width) of every frame. Once `budget_bytes` are taken nothing is added, and nothing is thrown out:
     every frame is read once an epoch, so none is worth more than another. Raises InputError when `folder` is not to be
@@ -48,10 +76,10 @@ class FrameCache:
         self._lock = threading.Lock()
         self.num_bytes = _taken_bytes(folder) if folder else 0
         self._opening = threading.Lock()  # two threads must not each open a file in memory
-        self._opened = lru_cache(maxsize=MAX_OPEN_FILES if folder else None)(self._open)
+        self._opened = lru_cache(maxsize=MAX_KNOWN_FILES if folder else None)(self._open)
 
     def read(
-        self, camera: str, episode: int, length: int, frames: Sequence[int], outs: Sequence[np.ndarray]
+        self, camera: str, episode: str, length: int, frames: Sequence[int], outs: Sequence[np.ndarray]
     ) -> list[int]:
         """Fill `outs` with the frames that are here; returns the places in `frames` of those that are not."""
         file = self._file(camera, episode, length)
@@ -59,14 +87,15 @@ class FrameCache:
             return list(range(len(frames)))
         missing = []
         for i, (frame, out) in enumerate(zip(frames, outs, strict=True)):
-            checksum = int(file.checksum_F[frame])
-            if checksum:
-                out[...] = file.frames_FHWC[frame]
+            try:
+                checksum = file.read(frame, out)
+            except OSError:  # the file has gone: nothing is lost but time
+                checksum = 0
             if not checksum or _checksum(out) != checksum:
                 missing.append(i)
         return missing
 
-    def write(self, camera: str, episode: int, length: int, frame: int, image_HWC: np.ndarray) -> None:
+    def write(self, camera: str, episode: str, length: int, frame: int, image_HWC: np.ndarray) -> None:
         """Keep one frame, if there is room."""
         with self._lock:
             if self.num_bytes + image_HWC.nbytes > self._budget_bytes:
@@ -75,14 +104,8 @@ class FrameCache:
         file = self._file(camera, episode, length)
         if file is None:
             return
-        if file.path is None:
-            file.frames_FHWC[frame] = image_HWC
-            file.checksum_F[frame] = _checksum(image_HWC)
-            return
-        try:  # through the file, not the map: a full disk is then an error here and no signal
-            with file.path.open("r+b", buffering=0) as handle:
-                os.pwrite(handle.fileno(), image_HWC.data, file.head_bytes + frame * image_HWC.nbytes)
-                os.pwrite(handle.fileno(), np.uint32(_checksum(image_HWC)).tobytes(), 4 * frame)
+        try:
+            file.write(frame, image_HWC)
         except OSError as error:
             self._stop(error)
 
@@ -92,25 +115,23 @@ class FrameCache:
         with self._lock:
             self._budget_bytes = 0
 
-    def _file(self, camera: str, episode: int, length: int) -> _File | None:
+    def _file(self, camera: str, episode: str, length: int) -> _Memory | _Disk | None:
         with self._opening:
             return self._opened(camera, episode, length)
 
-    def _open(self, camera: str, episode: int, length: int) -> _File | None:
+    def _open(self, camera: str, episode: str, length: int) -> _Memory | _Disk | None:
         if self._folder is None:
-            return _File(np.zeros(length, np.uint32), np.zeros((length, *self._shape), np.uint8))
-        path = self._folder / f"{camera.replace('/', '-')}" / f"{episode:08d}.frames"
+            return _Memory(np.zeros(length, np.uint32), np.zeros((length, *self._shape), np.uint8))
+        path = self._folder / f"{camera.replace('/', '-')}" / f"{episode}.frames"
         head_bytes = -(-4 * length // PAGE_BYTES) * PAGE_BYTES
         try:
             path.parent.mkdir(exist_ok=True)
             with path.open("ab") as file:
                 file.truncate(head_bytes + length * int(np.prod(self._shape)))
-            checksum_F = np.memmap(path, np.uint32, "r", shape=(length,))
-            frames_FHWC = np.memmap(path, np.uint8, "r", offset=head_bytes, shape=(length, *self._shape))
         except OSError as error:
             self._stop(error)
             return None
-        return _File(checksum_F, frames_FHWC, path, head_bytes)
+        return _Disk(path, head_bytes)
 
 
 def _taken_bytes(folder: Path) -> int:

@@ -86,6 +86,10 @@ class Dataset:
         """Frames decoded so far."""
         return self._reader.num_decoded
 
+    def stamp_of(self, file: str) -> str:
+        """Eight characters that change when the file is written to."""
+        return hashlib.sha256(self.store.stamp_of(file).encode()).hexdigest()[:8]
+
     def read_table(self, episode: Episode) -> EpisodeTable:
         """State, action and task of every frame of an episode. Raises InputError naming the file."""
         return self._reader.read_table(episode)

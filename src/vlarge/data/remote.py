@@ -44,6 +44,9 @@ class RemoteStore(Store):
     def size(self, file: str) -> int:
         return self._entry(file).num_bytes
 
+    def stamp_of(self, file: str) -> str:
+        return self._entry(file).stamp
+
     def list_files(self, folder: str = "") -> list[Entry]:
         prefix = f"{folder.rstrip('/')}/" if folder else ""
         return [entry for name, entry in self._entries().items() if name.startswith(prefix)]

@@ -263,7 +263,8 @@ class Trainer:
         }
 
     def _check_order(self, before: dict[str, Any], last: Path) -> None:
-        if before["dataset"] != self._order["dataset"]:
+        of_content = "dataset", "statistics of its states and actions"
+        if any(before[name] != self._order[name] for name in of_content):
             roots = ", ".join(dataset.root for dataset in self.datasets)
             raise InputError(
                 f"{roots} is another dataset than {last} was trained on, or has changed since;"

@@ -14,6 +14,7 @@ import pytest
 
 from vlarge.cli import main as cli
 from vlarge.contracts import InputError
+from vlarge.data.service.client import ServiceDied
 
 SCRIPT = Path(sys.executable).parent / "vlarge"
 
@@ -88,6 +89,19 @@ def test_a_mistake_is_one_line_and_code_2(argv: list[str], message: str, capsys:
     assert (code, out) == (2, "")
     assert err.startswith(message)
     assert err.count("\n") == 1
+
+
+def test_a_data_service_that_died_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def die(*argv: str) -> int:
+        raise ServiceDied("the node's data service has ended; continue the run with --resume")
+
+    monkeypatch.setattr(cli, "_run", die)
+    code, _, err = here(capsys, "train")
+    assert code == 2
+    assert err.count("\n") == 1
+    assert "continue the run with --resume" in err
 
 
 def test_the_console_script_passes_the_exit_code_on() -> None:

@@ -182,6 +182,22 @@ def test_kept_frames_need_no_decoder(dataset: Dataset, tmp_path: Path) -> None:
     assert decoded == 0
 
 
+def test_frames_of_a_video_that_was_written_to_are_not_kept_ones(make_datasets: ModuleType, tmp_path: Path) -> None:
+    make_datasets.make(tmp_path / "set", make_datasets.Spec("v2.1", episodes=2, length="12", size="48x64"))
+
+    def num_decoded() -> int:
+        opened = open_dataset(Source(path=str(tmp_path / "set")))
+        stream = stream_of(opened, size=32, batch_size=6, cache_dir=str(tmp_path / "kept"), cache_bytes=1 << 30)
+        take(stream, 4)
+        return opened.num_decoded
+
+    assert num_decoded() == 2 * 24
+    assert num_decoded() == 0
+    video = next((tmp_path / "set").rglob("*.mp4"))
+    os.utime(video, ns=(0, 0))  # of a file that was fetched again, the size may be the same
+    assert num_decoded() == 12
+
+
 def test_memory_is_used_again(dataset: Dataset) -> None:
     stream = stream_of(dataset, size=32, batch_size=4, memory_bytes=1 << 20)
     for _ in range(200):
@@ -255,6 +271,9 @@ class Memory:
 
     def gop_frames(self, keys: Sequence[str]) -> int:
         return self.group_frames
+
+    def stamp_of(self, file: str) -> str:
+        return file
 
     def read_table(self, episode: Episode) -> EpisodeTable:
         column = np.arange(episode.length, dtype=np.float32)[:, None] / 100

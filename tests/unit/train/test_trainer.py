@@ -293,6 +293,26 @@ def test_a_mixture_of_robots_trains_resumes_and_acts(
     assert actions.shape == (4, 5)
 
 
+def test_changed_actions_are_noticed_though_no_file_has_another_size(
+    small: Recipe, tmp_path: Path, make_datasets: ModuleType
+) -> None:
+    data = tmp_path / "set"
+    make_datasets.make(data, make_datasets.Spec("v3.0", episodes=2, length="12", images=True))
+    (file,) = data.glob("data/*/*.parquet")
+    table = pq.read_table(file)
+    pq.write_table(table, file, compression="none", use_dictionary=False)
+    size = file.stat().st_size
+    recipe = recipes.replace(small, "data.path", str(data))
+    Trainer(recipes.replace(recipe, "train.steps", 2)).train()
+    negated = pa.array((-np.array(table["action"].to_pylist(), np.float32)).tolist(), table["action"].type)
+    place = table.schema.get_field_index("action")
+    changed = table.set_column(place, table.schema.field(place), negated)
+    pq.write_table(changed, file, compression="none", use_dictionary=False)
+    assert file.stat().st_size == size
+    with pytest.raises(InputError, match="has changed since; resuming would mix the two"):
+        Trainer(recipe, resume=True)
+
+
 def test_replaced_samples_are_in_the_data_state(small: Recipe, tmp_path: Path, make_datasets: ModuleType) -> None:
     data = tmp_path / "damaged"
     make_datasets.make(data, make_datasets.Spec("v3.0", episodes=2, length="12", images=True))

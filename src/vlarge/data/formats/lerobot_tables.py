@@ -111,12 +111,14 @@ def _scalars(table: pa.Table, name: str) -> np.ndarray:
 
 
 def _numbers(table: pa.Table, name: str) -> np.ndarray:
-    # [R, dim] from scalars, fixed or variable lists, and lists of lists. Nulls become NaN.
+    # [R, dim] from scalars, fixed or variable lists, and lists of lists. Nulls become NaN, and null rows rows of it.
     import pyarrow as pa
 
     column = table[name].combine_chunks()
     if isinstance(column, pa.DictionaryArray):
         column = column.dictionary_decode()
+    if column.null_count and pa.types.is_nested(column.type):
+        return _with_null_rows(column, name)
     num_rows, flat = len(column), column
     while isinstance(flat, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
         if not _is_even(flat):
@@ -128,6 +130,18 @@ def _numbers(table: pa.Table, name: str) -> np.ndarray:
     if not len(flat) or len(flat) % num_rows:
         raise BrokenFile("shape_mismatch", f"column {name!r} has no values")
     return np.asarray(as_numpy(flat), np.float64 if flat.null_count else None).reshape(num_rows, -1)
+
+
+def _with_null_rows(column: Any, name: str) -> np.ndarray:
+    import pyarrow as pa
+
+    is_there = ~as_numpy(column.is_null())
+    if not is_there.any():
+        raise BrokenFile("shape_mismatch", f"column {name!r} has no values")
+    present = _numbers(pa.table({name: column.drop_null()}), name)
+    rows = np.full((len(column), present.shape[1]), np.nan)
+    rows[is_there] = present
+    return rows
 
 
 def _is_even(column: Any) -> bool:

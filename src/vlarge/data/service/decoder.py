@@ -6,6 +6,7 @@ A process of its own also ends alone when a file crashes the decoder.
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 import subprocess
@@ -124,7 +125,10 @@ class Apart:
         except InputError as error:
             raise Unreachable(f"a process that decodes cannot open the data any more: {error}") from error
         if opened["revisions"] != self._revisions:
-            raise Unreachable("the data has changed since this run began; see to it and start again")
+            sources = json.loads(self._feed)["sources"]
+            pairs = zip(sources, opened["revisions"], self._revisions, strict=True)
+            changed = ", ".join(source["path"] for source, now, before in pairs if now != before)
+            raise Unreachable(f"{changed} has changed since this run began; see to it and start again")
 
     def _end(self) -> int | None:
         if self._connection is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Sequence
@@ -142,6 +143,7 @@ class Feed:
             "weight": [*self.weights],
             "model.action_horizon": sorted(horizons),
             "dataset": [dataset.revision for dataset in datasets],
+            "statistics of its states and actions": [_statistics(p) for p in self.preparations],
         }
 
     def _check_ranks(self) -> None:
@@ -192,6 +194,13 @@ class Feed:
 
 def _tuples(data: dict[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+
+
+def _statistics(preparation: dict[str, Any]) -> str:
+    # To five digits: another machine may add up in another order.
+    text = json.dumps([preparation["state_normalizer"], preparation["action_normalizer"]])
+    rounded = json.loads(text, parse_float=lambda number: f"{float(number):.5g}")
+    return hashlib.sha256(json.dumps(rounded).encode()).hexdigest()[:16]
 
 
 def aligned(clip_frames: int, gop_frames: int) -> int:

@@ -79,6 +79,7 @@ class NodeService:
         self.activities: dict[str, Activity] = {}
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self._episode = lru_cache(maxsize=1024)(lambda part, i: plan.parts[part].dataset.episodes[i])
+        self._stamp = lru_cache(maxsize=4096)(lambda part, file: plan.parts[part].dataset.stamp_of(file))
         self._tables: ByteCache[tuple[int, int], EpisodeTable] = ByteCache(self._read_table, TABLE_BYTES)
         self._decoded_before = [part.dataset.num_decoded for part in plan.parts]
         self._threads = [self._start("plan", self._plan_ahead, start_step)]
@@ -253,7 +254,8 @@ class NodeService:
         cache, episode = self.plan.parts[wanted.part].cache, self._episode(wanted.part, wanted.episode)
         if cache is None:
             return wanted
-        missing = cache.read(wanted.camera, episode.index, episode.length, wanted.frames, self._images(wanted))
+        name = self._name(wanted)
+        missing = cache.read(wanted.camera, name, episode.length, wanted.frames, self._images(wanted))
         frames, images = tuple(wanted.frames[i] for i in missing), tuple(wanted.images[i] for i in missing)
         return wanted._replace(frames=frames, images=images) if missing else None
 
@@ -261,7 +263,12 @@ class NodeService:
         cache, episode = self.plan.parts[wanted.part].cache, self._episode(wanted.part, wanted.episode)
         if cache is not None:
             for frame, image in zip(wanted.frames, self._images(wanted), strict=True):
-                cache.write(wanted.camera, episode.index, episode.length, frame, image)
+                cache.write(wanted.camera, self._name(wanted), episode.length, frame, image)
+
+    def _name(self, wanted: Pictures) -> str:
+        # For the cache: another one when the file of the pictures is another.
+        episode = self._episode(wanted.part, wanted.episode)
+        return f"{episode.index:08d}-{self._stamp(wanted.part, episode.file_of(wanted.camera))}"
 
     def _images(self, wanted: Pictures) -> list[np.ndarray]:
         return [image_of(self.arena.whole(slot), number, self._image_shape) for slot, number in wanted.images]
