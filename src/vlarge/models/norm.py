@@ -41,7 +41,7 @@ class AdaptiveRMSNorm(nn.Module):
 
     def forward(self, x_SD: Tensor, cond_BD: Tensor, sample_S: Tensor) -> Tensor:
         """Normalised tokens [S, D]; `sample_S` says which condition each token has."""
-        scale, shift = self.dense(cond_BD).float()[sample_S].chunk(2, -1)
+        scale, shift = self.dense(cond_BD).float().index_select(0, sample_S).chunk(2, -1)
         return rms(x_SD, self.eps) * (1.0 + scale) + shift
 
 
@@ -59,5 +59,5 @@ class GatedAdaptiveRMSNorm(AdaptiveRMSNorm):
 
     def forward(self, x_SD: Tensor, cond_BD: Tensor, sample_S: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """Normalised tokens and their gates, both [S, D]."""
-        scale, shift, gate = self.dense(cond_BD).float()[sample_S].chunk(3, -1)
+        scale, shift, gate = self.dense(cond_BD).float().index_select(0, sample_S).chunk(3, -1)
         return rms(x_SD, self.eps) * (1.0 + scale) + shift, gate

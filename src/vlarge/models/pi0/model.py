@@ -103,7 +103,7 @@ class ExpertLayer(nn.Module):
     ) -> Tensor:
         y, gate = self.norm1(x_SD, cond_BD, layout.draw_S)
         keys, values = (
-            torch.cat((of_prefix, own))[layout.joint_index_K]
+            torch.cat((of_prefix, own)).index_select(0, layout.joint_index_K)
             for of_prefix, own in zip(prefix, self.key_value(y, rotary), strict=True)
         )
         x_SD = x_SD + gate * self.query(y, keys, values, rotary, layout.suffix)
@@ -194,7 +194,7 @@ class Pi05(nn.Module):
         text_TD = self.embed(torch.from_numpy(batch.text_T).to(self.device)) * c.width**0.5
         images = batch_images(batch, self.device)
         tokens_TD = torch.cat((self.projector(self.vision(images)).float(), text_TD)) if len(images) else text_TD
-        x_TD = tokens_TD[layout.prefix_index_T]
+        x_TD = tokens_TD.index_select(0, layout.prefix_index_T)
         rotary = rotary_angles(layout.positions_T, c.head_dim)
         cache: KeysValues = []
         for layer in self.prefix_layers:
