@@ -32,8 +32,10 @@ class _Memory(NamedTuple):
 
     def read(self, frame: int, out: np.ndarray) -> int:
         """Fill `out`, where there is such a frame; returns its checksum."""
-        out[...] = self.frames_FHWC[frame]
-        return int(self.checksum_F[frame])
+        checksum = int(self.checksum_F[frame])
+        if checksum:
+            out[...] = self.frames_FHWC[frame]
+        return checksum
 
     def write(self, frame: int, image_HWC: np.ndarray) -> None:
         self.frames_FHWC[frame] = image_HWC

@@ -314,10 +314,9 @@ def test_changed_actions_are_noticed_though_no_file_has_another_size(
 
 
 def test_replaced_samples_are_in_the_data_state(small: Recipe, tmp_path: Path, make_datasets: ModuleType) -> None:
-    data = tmp_path / "damaged"
-    make_datasets.make(data, make_datasets.Spec("v3.0", episodes=2, length="12", images=True))
-    cut_a_picture(data)
-    recipe = recipes.replace(recipes.replace(small, "data.path", str(data)), "data.max_bad_fraction", 0.5)
+    recipe = recipes.replace(
+        recipes.replace(small, "data.path", damaged(tmp_path, make_datasets)), "data.max_bad_fraction", 0.5
+    )
     trainer = Trainer(recipe)
     trainer.train()
     replaced = trainer._replaced()
@@ -327,16 +326,23 @@ def test_replaced_samples_are_in_the_data_state(small: Recipe, tmp_path: Path, m
 
 
 def test_bad_samples_count_against_the_whole_run(small: Recipe, tmp_path: Path, make_datasets: ModuleType) -> None:
-    data = tmp_path / "damaged"
-    make_datasets.make(data, make_datasets.Spec("v3.0", episodes=2, length="12", images=True))
-    cut_a_picture(data)
-    allowing_one = recipes.replace(recipes.replace(small, "data.path", str(data)), "data.max_bad_fraction", 0.003)
+    allowing_one = recipes.replace(
+        recipes.replace(small, "data.path", damaged(tmp_path, make_datasets)), "data.max_bad_fraction", 0.003
+    )
     trainer = Trainer(allowing_one)
     trainer.train()
     assert trainer._replaced()["times"] == 1
     longer = Trainer(recipes.replace(allowing_one, "train.steps", 20), resume=True)
     with pytest.raises(InputError, match=r"2 of \d+ samples cannot be read; data.max_bad_fraction = 0.003"):
         longer.train()
+
+
+def damaged(folder: Path, make_datasets: ModuleType) -> str:
+    """A dataset with one sample that cannot be read."""
+    data = folder / "damaged"
+    make_datasets.make(data, make_datasets.Spec("v3.0", episodes=2, length="12", images=True))
+    cut_a_picture(data)
+    return str(data)
 
 
 def cut_a_picture(data: Path) -> None:

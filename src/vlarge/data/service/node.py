@@ -262,8 +262,9 @@ class NodeService:
     def _keep(self, wanted: Pictures) -> None:
         cache, episode = self.plan.parts[wanted.part].cache, self._episode(wanted.part, wanted.episode)
         if cache is not None:
+            name = self._name(wanted)
             for frame, image in zip(wanted.frames, self._images(wanted), strict=True):
-                cache.write(wanted.camera, self._name(wanted), episode.length, frame, image)
+                cache.write(wanted.camera, name, episode.length, frame, image)
 
     def _name(self, wanted: Pictures) -> str:
         # For the cache: another one when the file of the pictures is another.

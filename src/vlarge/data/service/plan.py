@@ -217,7 +217,13 @@ class Plan:
         """Tokens of a sample of dataset k, at most."""
         part = self.parts[k]
         (text,), (steps,) = part.costs(np.array([episode]), np.array([frame]))
-        return int(part.num_images * part.image_tokens + text + self.suffixes_per_prefix * steps)
+        return int(self._costs(np.array([part.num_images, text, steps]), part.image_tokens))
+
+    def _costs(self, shapes: np.ndarray, image_tokens: np.ndarray | int) -> np.ndarray:
+        # Of (images, text tokens, action steps) [..., 3].
+        images, text, steps = np.moveaxis(shapes, -1, 0)
+        costs: np.ndarray = images * image_tokens + text + self.suffixes_per_prefix * steps
+        return costs
 
     def _make_layout(self, step: int) -> Layout:
         block, i = self._block(step // self._block_steps), step % self._block_steps
@@ -236,7 +242,7 @@ class Plan:
             shapes[rows, 1], shapes[rows, 2] = part.costs(samples[rows, 1], samples[rows, 2])
             homes[rows] = (k << 56) + (samples[rows, 1] << 24) + samples[rows, 2] // part.clip_frames
         image_tokens = np.array([part.image_tokens for part in self.parts])[samples[:, 0]]
-        costs = shapes[:, 0] * image_tokens + shapes[:, 1] + self.suffixes_per_prefix * shapes[:, 2]
+        costs = self._costs(shapes, image_tokens)
         grid = self._block_steps, self.batch_size
         return _Block(samples.reshape(*grid, 3), shapes.reshape(*grid, 3), costs.reshape(grid), homes.reshape(grid))
 
