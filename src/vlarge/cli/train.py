@@ -38,9 +38,11 @@ def run(argv: Sequence[str]) -> int:
 
         print(USAGE + dump(Recipe()))
         return 0
+    from vlarge.data.index import require_dataset
+
     line = split(argv, {"resume": bool})
     recipe = line.recipe()
-    recipe.data.parts()
+    require_dataset(recipe.data)  # a mistake is told at once; the rest takes seconds to load
     return _train(recipe, resume=line.has("resume"))
 
 

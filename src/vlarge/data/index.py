@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from vlarge.data.manifest import Camera, Episode, EpisodeTable, Manifest
 from vlarge.data.picture import to_rgb, write_rgb
 from vlarge.data.transforms import resize_with_pad
 
-__all__ = ["Camera", "Dataset", "Episode", "EpisodeTable", "Fault", "open_dataset", "summary"]
+__all__ = ["Camera", "Dataset", "Episode", "EpisodeTable", "Fault", "open_dataset", "require_dataset", "summary"]
 
 
 class Dataset:
@@ -161,14 +162,7 @@ def open_dataset(
     `check.require_trainable` for a dataset with nothing left.
     """
     kept = Path(index_dir).expanduser()
-    address = hub.resolve_dataset(config.path, config.revision)
-    store = open_store(address, Patience(remote_deadline_s), kept / "blocks", remote_cache_bytes)
-    found = next((one for one in (lerobot, rlds) if one.matches(store)), None)
-    if found is None:
-        raise InputError(
-            f"{store} is not a dataset: it has no meta/info.json (LeRobot) and no dataset_info.json (RLDS); "
-            "give the folder that holds one of them"
-        )
+    store, found = _find(config, kept, remote_cache_bytes, remote_deadline_s)
 
     def whole_revision() -> str:  # of the dataset as `vlarge data check` opens it
         whole = Source(
@@ -184,6 +178,24 @@ def open_dataset(
         return replace(manifest, revision=_revision(store, manifest, _used_cameras(manifest, config)))
 
     return Dataset(store, obtain(store, config, kept, build), config)
+
+
+def require_dataset(config: DataConfig) -> None:
+    """Raise InputError for a path of the run that is no dataset. Reads next to nothing, so it can come first."""
+    for source in config.parts():
+        _find(source, Path(config.index_dir).expanduser(), config.remote_cache_bytes, config.remote_deadline_s)
+
+
+def _find(source: Source, kept: Path, remote_cache_bytes: int, remote_deadline_s: float) -> tuple[Store, ModuleType]:
+    address = hub.resolve_dataset(source.path, source.revision)
+    store = open_store(address, Patience(remote_deadline_s), kept / "blocks", remote_cache_bytes)
+    found = next((one for one in (lerobot, rlds) if one.matches(store)), None)
+    if found is None:
+        raise InputError(
+            f"{store} is not a dataset: it has no meta/info.json (LeRobot) and no dataset_info.json (RLDS); "
+            "give the folder that holds one of them"
+        )
+    return store, found
 
 
 def _used_cameras(manifest: Manifest, config: Source) -> tuple[str, ...]:

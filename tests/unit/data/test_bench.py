@@ -53,6 +53,7 @@ def test_cameras_of_several_sizes_need_one(path: Path, monkeypatch: pytest.Monke
 def test_without_local_video_there_is_no_roofline(
     make_datasets: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(bench, "LEAST_S", 0.2)
     monkeypatch.setattr(bench, "WARMUP_SAMPLES", 8)
     make_datasets.make(tmp_path / "set", make_datasets.Spec("rlds", episodes=3, length="9"))
     found = measure(Measurement(path=str(tmp_path / "set"), samples=16, rounds=1), print)

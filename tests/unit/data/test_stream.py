@@ -24,6 +24,7 @@ from vlarge.data.check import Unreachable
 from vlarge.data.config import Source
 from vlarge.data.index import Dataset, open_dataset
 from vlarge.data.manifest import Episode, EpisodeTable
+from vlarge.data.service import node
 from vlarge.data.service.feed import Feed
 from vlarge.data.service.plan import Node
 from vlarge.data.service.stream import Limits, Stream, stream_here
@@ -527,6 +528,27 @@ def test_a_late_batch_names_stage_and_file() -> None:
     next(stream)
     stream.close()
     assert "decode episode 100, observation.images.top in a.parquet, memory" in told[-1]
+
+
+def test_the_first_batch_waits_for_a_few_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node, "START_S", 30.0)
+    with closing(stream_of(Memory([200]), size=4, batch_size=8)) as stream:
+        next(stream)
+        assert stream.counters()["ready_batches"] >= node.START_BATCHES - 1
+
+
+def test_the_first_batch_does_not_wait_long_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node, "START_S", 0.05)
+    go, num_begun, size = threading.Event(), itertools.count(), node.FRAMES_AT_ONCE
+
+    def before_frame(episode: int, frame: int) -> None:
+        assert next(num_begun) < size or go.wait(30)  # the first batch's frames come, and no other's
+
+    dataset = Memory([200], before_frame=before_frame)
+    with closing(stream_of(dataset, size=4, batch_size=size, window_samples=1, clip_frames=1, num_threads=1)) as stream:
+        next(stream)
+        assert stream.counters()["ready_batches"] == 0
+        go.set()
 
 
 def test_closing_ends_the_threads_and_the_iteration() -> None:

@@ -29,6 +29,8 @@ MAX_REPLACEMENTS = 32  # tries for one sample
 FITTING_REPLACEMENTS = 16  # of these, only those that cost no more tokens
 PLANNED_CLIPS = 256
 FRAMES_AT_ONCE = 16  # asked of a decoder together: each request has its price
+START_BATCHES = 4  # ready before a rank begins, so that the first steps of many ranks do not wait in turn
+START_S = 1.0  # but it waits no longer for them
 TABLE_BYTES = 128 << 20  # of recently read episodes' states and actions
 
 
@@ -71,6 +73,7 @@ class NodeService:
         self._state = threading.Condition()
         self._open: dict[tuple[int, int], OpenBatch] = {}
         self._ready: dict[tuple[int, int], Ready] = {}
+        self._start_step = start_step
         self._next_step = [start_step] * plan.node.ranks_per_node
         self._opened = start_step  # steps below are open, ready or gone
         self._clips: deque[Clip] = deque()  # planned, and not yet begun
@@ -87,10 +90,17 @@ class NodeService:
         self._threads += [self._start(f"decode-{i}", self._load_ahead, d) for i, d in enumerate(self._decoders)]
 
     def take(self, rank: int, timeout_s: float) -> Ready | None:
-        """The next batch of a rank of this node; None when there is none yet. Raises what stopped the service."""
+        """The next batch of a rank of this node; None when there is none yet. Raises what stopped the service.
+
+        The first one waits until a few more are ready, for `START_S` at most.
+        """
         key = self._next_step[rank], rank
         with self._state:
             self._state.wait_for(lambda: key in self._ready or self._error or self._closed, timeout_s)
+            if self._next_step[rank] == self._start_step:
+                num_first = min(START_BATCHES, self.max_batches // len(self._next_step))
+                first = {(self._start_step + i, rank) for i in range(num_first)}
+                self._state.wait_for(lambda: self._ready.keys() >= first or self._error or self._closed, START_S)
             if self._error:
                 raise self._error
             if key not in self._ready:
