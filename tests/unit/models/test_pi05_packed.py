@@ -1,11 +1,13 @@
 """Packing is exact (law M1) and wastes nothing (law M2)."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from vlarge.contracts import PackedBatch, Sample, SampleId
@@ -157,3 +159,19 @@ def test_neighbouring_values_start_alike_and_dimensions_apart() -> None:
     np.testing.assert_allclose(rows.square().sum(-1).mean().item(), 1.0, rtol=1e-5)
     torch.testing.assert_close(model.embed.weight[:100], before[:100], rtol=0, atol=0)
     model.embed_in_order(np.zeros((0, 0), np.int64))
+
+
+def test_gradients_are_added_up_in_one_order(model: Pi05) -> None:
+    """`x[index]` adds its rows' gradients up as threads come to them: on a busy machine in another order."""
+    called = set()
+
+    class Listener(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            called.add(func.overloadpacket.__name__)
+            return func(*args, **kwargs or {})
+
+    loss = velocity(model, pack(make_samples([1, 2, 1], [5, 9, 6], [5, 3, 4]))).square().sum()
+    with Listener():
+        loss.backward()
+    assert "index_add" in called or "index_select_backward" in called
+    assert not {name for name in called if "index_put" in name}
