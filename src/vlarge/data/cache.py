@@ -1,4 +1,7 @@
-"""A thread-safe cache that forgets what was used longest ago once it holds more than its budget of bytes."""
+"""A thread-safe cache that forgets what was used longest ago once it holds more than its budget of bytes.
+
+What was asked for last stays, however large: it is about to be asked for again.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +36,6 @@ class ByteCache[K: Hashable, V: Sized]:
             if key not in self._values:
                 self._values[key] = value
                 self.num_bytes += value.num_bytes
-            while self.num_bytes > self._budget_bytes:
+            while self.num_bytes > self._budget_bytes and len(self._values) > 1:
                 self.num_bytes -= self._values.popitem(last=False)[1].num_bytes
         return value

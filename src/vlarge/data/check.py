@@ -72,10 +72,10 @@ class FaultLog:
     def report(self, kind: str, file: str, detail: str, episode: int | None = None) -> None:
         self._faults.append(Fault(kind, "report", episode, file, detail))
 
-    def leave_out(self, episode: int, kind: str, file: str, detail: str, action: Action = "quarantine") -> None:
+    def leave_out(self, episode: int, kind: str, file: str, detail: str) -> None:
         if episode not in self._out:
             self._out.add(episode)
-            self._faults.append(Fault(kind, action, episode, file, detail))
+            self._faults.append(Fault(kind, "quarantine", episode, file, detail))
 
     def leave_out_frames(self, episode: int, frames: tuple[int, int], kind: str, file: str, detail: str) -> None:
         """Leaves out the samples that touch some of the episode's rows, from frames[0] to frames[1]."""
@@ -107,12 +107,6 @@ def usable_spans(length: int, bad_rows: Sequence[int], action_horizon: int) -> l
 
 def require_trainable(dataset: Dataset) -> None:
     """Raise InputError, in one line, when a dataset can be looked at but not trained on."""
-    refused = [f for f in dataset.faults if f.action == "refuse"]
-    if refused:
-        numbers = ",".join(str(n) for n in sorted({f.episode for f in refused if f.episode is not None}))
-        more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
-        remedy = f"mend the data or leave it out with --data.exclude_episodes {numbers}"
-        raise InputError(f"{dataset.root}: {refused[0]}{more}; {remedy}")
     if not dataset.num_frames:
         why = f"; the first of {len(dataset.faults)} faults: {dataset.faults[0]}" if dataset.faults else ""
         raise InputError(f"{dataset.root}: no episode to train on{why}")
@@ -133,12 +127,12 @@ def describe_left_out(faults: Iterable[Fault]) -> list[str]:
     ]
     return whole_files + [
         f"{'samples of ' if in_part else ''}{len(episodes)} {'episode' if len(episodes) == 1 else 'episodes'} left out"
-        f" ({kind}): {_as_ranges(episodes)}"
+        f" ({kind}): {as_ranges(episodes)}"
         for (kind, in_part), episodes in by_kind.items()
     ]
 
 
-def _as_ranges(numbers: Iterable[int]) -> str:
+def as_ranges(numbers: Iterable[int]) -> str:
     """Ascending numbers as "0-9, 11, 13-14"."""
     runs: list[list[int]] = []
     for number in sorted(numbers):

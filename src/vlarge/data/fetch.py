@@ -49,6 +49,8 @@ class Patience:
                 return read()
             except InputError:
                 raise
+            except (MemoryError, TypeError, LookupError, AttributeError, AssertionError):
+                raise  # of this machine or of this program: no store mends it
             except FINAL as error:
                 raise Unreachable(f"{what}: cannot be read ({describe(error)})") from error
             except Exception as error:  # each backend has its own classes for what the network does

@@ -114,8 +114,8 @@ class Dataset:
     ) -> Iterator[np.ndarray]:
         """Each frame as uint8 [H, W, 3] RGB; with `size`, resized with padding to [size, size] as it is decoded.
 
-        frame_indices: ascending, without repeats. Every frame is checked against its time stamp in the file, and no
-        frame is decoded twice. Raises InputError naming episode, file and frame when one cannot be had.
+        frame_indices: ascending, without repeats. Every picture carries the time stamp of its frame, and no frame is
+        decoded twice. Raises InputError naming episode, file and frame when one cannot be had.
         """
         if any(b <= a for a, b in pairwise(frame_indices)):
             raise ValueError(f"frame indices must ascend: {list(frame_indices)}")

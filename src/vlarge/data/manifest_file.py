@@ -27,9 +27,9 @@ from vlarge.data.manifest_rows import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-VERSION = 1  # of the files, and of what indexing finds: raise it with either
+VERSION = 2  # of the files, and of what indexing finds: raise it with either
 HEAD = "manifest.json"
-# Too large to be read whole at every start; frames are checked against their time as they are decoded.
+# Too large to be read whole at every start: VideoRows checks each file's part of them.
 UNREAD = ("packets", "frames")
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import zlib
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vlarge.data.arrow_numbers import as_numpy
-from vlarge.data.check import Fault
+from vlarge.data.check import Fault, Unreachable
 from vlarge.data.fetch import Store
 from vlarge.data.manifest import Episode, EpisodeRows, Rows
 from vlarge.data.mp4 import VideoFile
@@ -140,9 +141,11 @@ def video_tables(files: Mapping[str, VideoFile]) -> dict[str, pa.Table]:
     import pyarrow as pa
 
     videos = [files[file] for file in sorted(files)]
-
-    def joined(name: str, dtype: type) -> np.ndarray:
-        return np.concatenate([np.zeros(0, dtype), *(getattr(v, name).astype(dtype) for v in videos)])
+    arrays = [[getattr(v, name).astype(dtype) for name, dtype in _PACKETS.items()] for v in videos]
+    offset, size, pts, is_key, frame_packets = (
+        np.concatenate([np.zeros(0, dtype), *own])
+        for dtype, own in zip(_PACKETS.values(), list(zip(*arrays, strict=True)) or [()] * len(_PACKETS), strict=True)
+    )
 
     return {
         "videos": pa.table(
@@ -157,18 +160,30 @@ def video_tables(files: Mapping[str, VideoFile]) -> dict[str, pa.Table]:
                 "file_bytes": pa.array([v.file_bytes for v in videos], pa.int64()),
                 "packet_stop": np.cumsum([len(v.pts_P) for v in videos], dtype=np.int64),
                 "frame_stop": np.cumsum([v.num_frames for v in videos], dtype=np.int64),
+                "checksum": pa.array([_checksum(own) for own in arrays], pa.int64()),
             }
         ),
-        "packets": pa.table(
-            {
-                "offset": joined("offset_P", np.int64),
-                "size": joined("size_P", np.int64),
-                "pts": joined("pts_P", np.int64),
-                "is_key": joined("is_key_P", np.uint8),
-            }
-        ),
-        "frames": pa.table({"packet": joined("frame_packets_F", np.int32)}),
+        "packets": pa.table({"offset": offset, "size": size, "pts": pts, "is_key": is_key}),
+        "frames": pa.table({"packet": frame_packets}),
     }
+
+
+_PACKETS = {
+    "offset_P": np.int64,
+    "size_P": np.int64,
+    "pts_P": np.int64,
+    "is_key_P": np.uint8,
+    "frame_packets_F": np.int32,
+}  # what is kept of a VideoFile's arrays
+
+
+def _checksum(arrays: Iterable[np.ndarray]) -> int:
+    # A wrong time here would make a wrong picture look like the right one, and the tables are too large to be read
+    # whole at every start: each file's part of them is looked at when the file is.
+    checksum = 0
+    for array in arrays:
+        checksum = zlib.crc32(np.ascontiguousarray(array), checksum)
+    return checksum
 
 
 class VideoRows(Mapping[str, VideoFile]):
@@ -181,7 +196,7 @@ class VideoRows(Mapping[str, VideoFile]):
         self._about = {name: _array(videos, name) for name in videos.column_names}
         self._stops = column(videos, "packet_stop"), column(videos, "frame_stop")
         self._offset, self._size, self._pts = (column(packets, name) for name in ("offset", "size", "pts"))
-        self._is_key = column(packets, "is_key").view(bool)
+        self._is_key = column(packets, "is_key")
         self._frame_packets = column(tables["frames"], "packet")
 
     def __len__(self) -> int:
@@ -196,6 +211,13 @@ class VideoRows(Mapping[str, VideoFile]):
             raise KeyError(file)
         about = {name: values[row].as_py() for name, values in self._about.items()}
         packets, frames = (slice(int(stop[row - 1]) if row else 0, int(stop[row])) for stop in self._stops)
+        offset_P, size_P, pts_P, is_key_P = (a[packets] for a in (self._offset, self._size, self._pts, self._is_key))
+        frame_packets_F = self._frame_packets[frames]
+        if _checksum((offset_P, size_P, pts_P, is_key_P, frame_packets_F)) != about["checksum"]:
+            raise Unreachable(
+                f"{self._store.path(file)}: what the dataset's index keeps of it has changed on the disk;"
+                " remove the folder data.index_dir and start again"
+            )
         return VideoFile(
             store=self._store,
             file=file,
@@ -204,10 +226,10 @@ class VideoRows(Mapping[str, VideoFile]):
             height=about["height"],
             width=about["width"],
             time_base=Fraction(about["ticks"], about["per_second"]),
-            offset_P=self._offset[packets],
-            size_P=self._size[packets],
-            pts_P=self._pts[packets],
-            is_key_P=self._is_key[packets],
-            frame_packets_F=self._frame_packets[frames],
+            offset_P=offset_P,
+            size_P=size_P,
+            pts_P=pts_P,
+            is_key_P=is_key_P.view(bool),
+            frame_packets_F=frame_packets_F,
             file_bytes=about["file_bytes"],
         )

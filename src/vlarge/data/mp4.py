@@ -173,6 +173,8 @@ def scan_packets(store: Store, file: str) -> VideoFile:
             ]
             decoder = stream.codec_context
             time_base = Fraction(stream.time_base or 1)
+    except MemoryError:
+        raise  # of this machine, though FFmpeg counts it among its own
     except (av.error.FFmpegError, IndexError, ArithmeticError, UnicodeError) as error:
         raise BrokenFile("unreadable_mp4", f"FFmpeg finds no video in it ({error})") from error
     if decoder is None or not decoder.height or not decoder.width or any((row[0] or 0) < 0 for row in rows):

@@ -60,22 +60,17 @@ def plan_runs(video: VideoFile, frames: Sequence[int]) -> list[Run]:
     return [Run(int(starts[i]), int(stops[j - 1]), tuple(frames[i:j])) for i, j in zip(firsts, lasts, strict=True)]
 
 
-def decode_frames(video: VideoFile, frames: Sequence[int]) -> Iterator[av.VideoFrame]:
-    """The decoded picture of each of `frames` (ascending, without repeats), in that order.
+def decode_runs(video: VideoFile, runs: Sequence[Run]) -> Iterator[av.VideoFrame]:
+    """The decoded picture of each frame of these runs, in their order.
 
     Raises InputError naming file and frame when one cannot be decoded or does not carry its pts.
     """
-    yield from decode_runs(video, plan_runs(video, frames))
-
-
-def decode_runs(video: VideoFile, runs: Sequence[Run]) -> Iterator[av.VideoFrame]:
-    """The decoded picture of each frame of these runs. Raises InputError as `decode_frames` does."""
     for run in runs:
         yield from _decode_run(video, run)
 
 
 def num_packets(video: VideoFile, frames: Sequence[int]) -> int:
-    """How many packets `decode_frames` decodes for these frames."""
+    """How many packets are decoded for these frames."""
     return sum(run.stop - run.start for run in plan_runs(video, frames))
 
 
@@ -98,6 +93,8 @@ def _decode_run(video: VideoFile, run: Run) -> Iterator[av.VideoFrame]:
                 expected = next(order, -1)
         if expected < 0:
             return
+    except MemoryError:
+        raise  # of this machine, though FFmpeg counts it among its own
     except av.error.FFmpegError as error:
         raise InputError(f"{video.path}: frame {expected} cannot be decoded ({error}); mend or leave out") from error
     raise InputError(f"{video.path}: frame {expected} is damaged or does not carry its time stamp; mend or leave out")
@@ -155,6 +152,8 @@ def decode_image(data: bytes, where: str) -> np.ndarray:
         decoder.options = {"err_detect": "explode"}  # without it, what a cut file lacks is drawn in grey
         for picture in [*decoder.decode(av.Packet(data)), *decoder.decode(None)]:
             return picture.to_ndarray(format="rgb24")
+    except MemoryError:
+        raise
     except av.error.FFmpegError as error:
         raise InputError(f"{where}: the image cannot be decoded ({error})") from error
     raise InputError(f"{where}: there is no image")

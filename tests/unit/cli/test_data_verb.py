@@ -1,7 +1,10 @@
 """`vlarge data info`, `check` and `stats`: what machines read, what people read, and the exit codes."""
 
 import json
+import os
 import shutil
+import signal
+from contextlib import closing
 from pathlib import Path
 from types import ModuleType
 
@@ -13,7 +16,7 @@ from vlarge.cli import main as cli
 from vlarge.cli.data import look
 from vlarge.contracts import InputError
 from vlarge.data.config import Source
-from vlarge.data.deep import deep_check
+from vlarge.data.deep import Apart, deep_check
 from vlarge.data.fetch import open_store
 from vlarge.data.index import Dataset, open_dataset
 from vlarge.data.manifest import Episode, EpisodeTable
@@ -71,7 +74,7 @@ def test_check_says_no_when_episodes_have_to_be_left_out(broken: Path, capsys: p
     assert isinstance(faults, list)
     assert all({"kind", "action", "episode", "file", "detail", "frames"} == set(fault) for fault in faults)
     assert [fault["episode"] for fault in faults] == [2, 3]
-    assert f"{faults[0]['kind']}  episodes 2–3" in shown
+    assert f"{faults[0]['kind']}  episodes 2-3" in shown
 
 
 def test_check_refuses_a_dataset_without_an_episode(
@@ -185,9 +188,28 @@ def test_a_deep_check_finds_what_only_decoding_finds_and_training_honours_its_li
 
 
 def test_a_deep_check_of_a_good_dataset_decodes_each_frame_once(good: Path) -> None:
-    dataset, told = open_dataset(Source(path=str(good))), []
-    assert deep_check(dataset, lambda line, frames: told.append(frames)) == []
-    assert sum(told) == dataset.num_decoded == 2 * dataset.num_frames
+    source = Source(path=str(good))
+    dataset, told = open_dataset(source), []
+    assert deep_check(source, dataset, lambda line, frames: told.append(frames)) == []
+    assert sum(told) == 2 * dataset.num_frames
+
+
+def test_a_deep_check_survives_a_file_that_crashes_the_decoder(good: Path) -> None:
+    source = Source(path=str(good))
+    dataset = open_dataset(source)
+    key = dataset.camera_keys[0]
+    with closing(Apart(source, dataset)) as decoder:
+        assert decoder.faults(0, key) == []
+        assert decoder.pid is not None
+        os.kill(decoder.pid, signal.SIGSEGV)
+        (fault,) = decoder.faults(1, key)
+        assert (fault.kind, fault.action, fault.episode) == ("damaged_frames", "quarantine", 1)
+        assert fault.file == dataset.episodes[1].videos[key].file
+        assert "killed by SIGSEGV" in fault.detail
+        assert decoder.faults(1, key) == []
+        os.kill(decoder.pid, signal.SIGKILL)
+        with pytest.raises(RuntimeError, match="killed by SIGKILL; check again"):
+            decoder.faults(1, key)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from vlarge.contracts import InputError
@@ -103,6 +104,20 @@ def failing(times: int, error: Exception) -> Callable[[], str]:
         return "read"
 
     return read
+
+
+@pytest.mark.parametrize("error", [MemoryError(), pa.ArrowMemoryError(), KeyError("bug"), TypeError("bug")])
+def test_what_no_store_can_mend_is_not_tried_again(error: Exception) -> None:
+    num_tries = 0
+
+    def read() -> None:
+        nonlocal num_tries
+        num_tries += 1
+        raise error
+
+    with pytest.raises(type(error)):
+        QUICK.try_again("a", read)
+    assert num_tries == 1
 
 
 def test_patience_ends() -> None:

@@ -156,3 +156,11 @@ def test_the_cache_keeps_to_its_bytes_and_to_what_was_used_last() -> None:
         cache.get(key)
         assert cache.num_bytes <= 100
     assert loaded == ["a", "b", "c", "b"]
+
+
+def test_a_value_larger_than_the_cache_is_loaded_once_while_it_is_asked_for() -> None:
+    loaded: list[str] = []
+    cache = ByteCache(lambda key: loaded.append(key) or _Blob(400), 100)
+    for key in "aaabbb":
+        cache.get(key)
+    assert (loaded, cache.num_bytes) == (["a", "b"], 400)

@@ -14,10 +14,12 @@ from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from vlarge.data import fetch, index_cache
 from vlarge.data.arrow_numbers import as_numpy
+from vlarge.data.check import Unreachable
 from vlarge.data.config import Source
 from vlarge.data.formats import lerobot
 from vlarge.data.index import Dataset, open_dataset
@@ -181,6 +183,28 @@ def test_a_damaged_index_is_rebuilt(damage: str, root: Path, index_dir: Path) ->
     assert opened(root, index_dir).episodes == first.episodes
     assert json.loads(head.read_text())["version"]
     assert table.read_bytes() == data
+
+
+@pytest.mark.parametrize(("name", "column"), [("packets", "pts"), ("packets", "is_key"), ("frames", "packet")])
+def test_a_flipped_bit_in_a_video_table_shows_no_other_frame(
+    name: str, column: str, root: Path, index_dir: Path
+) -> None:
+    first = opened(root, index_dir)
+    key = first.camera_keys[0]
+    episode = min(first.episodes, key=lambda e: e.videos[key].file)  # files stand in the tables by name
+    table = kept(index_dir)[0] / f"{name}.arrow"
+    with pa.memory_map(str(table)) as source:
+        whole = source.read_buffer()
+        source.seek(0)
+        values = pa.ipc.open_file(source).read_all()[column].chunks[0]
+        at = values.buffers()[1].address - whole.address + 2 * values.type.bit_width // 8
+        data = bytearray(whole)
+    table.unlink()  # the first dataset maps it still
+    data[at] ^= 1
+    table.write_bytes(data)
+    again = opened(root, index_dir)
+    with pytest.raises(Unreachable, match="index keeps of it has changed on the disk; remove"):
+        list(again.iter_frames(episode, key, [2]))
 
 
 def test_an_index_dir_that_cannot_be_written_costs_only_the_reuse(

@@ -16,7 +16,9 @@ from test_lerobot_read import wrong_frames
 from vlarge.contracts import ACTION, STATE
 from vlarge.data.check import BrokenFile, Unreachable
 from vlarge.data.config import Source
+from vlarge.data.fetch import open_store
 from vlarge.data.formats.lerobot_tables import read_table_file
+from vlarge.data.formats.parquet_file import read_parquet
 from vlarge.data.formats.write import LeRobotWriter
 from vlarge.data.index import open_dataset
 
@@ -152,3 +154,14 @@ def test_a_table_that_cannot_be_had_is_no_fault_of_an_episode(tmp_path: Path) ->
     table_files(root)[0].unlink()
     with pytest.raises(Unreachable, match=r"file-000\.parquet: the file has gone"):
         dataset.read_table(dataset.episodes[1])
+
+
+def test_want_of_memory_is_not_the_files_fault(make_datasets: ModuleType, tmp_path: Path) -> None:
+    make_datasets.make(tmp_path / "set", make_datasets.Spec("v3.0", episodes=1, length="5", codec="h264"))
+
+    def read(parquet: pq.ParquetFile) -> None:
+        raise pa.ArrowMemoryError("malloc of size 64 failed")
+
+    store = open_store(tmp_path / "set")
+    with pytest.raises(MemoryError):
+        read_parquet(store, str(table_files(tmp_path / "set")[0].relative_to(tmp_path / "set")), read)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import resource
 import shutil
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -204,7 +205,9 @@ def test_a_file_that_cannot_be_read_any_more_stops_the_run_and_changes_no_sample
         next(stream)
         becomes(path)
         with pytest.raises(Unreachable, match=f"^{path}: {why}"):
-            take(stream, 100)
+            deque(itertools.islice(stream, 100), maxlen=0)
+        with pytest.raises(Unreachable, match=why):  # asked again, it says so again
+            next(stream)
         assert not stream.replaced
 
 

@@ -179,7 +179,7 @@ def test_a_decoder_that_is_killed_works_on_and_one_that_crashes_says_so(dataset:
         assert decoder._process is not None
         os.kill(decoder._process.pid, number)
         if number == signal.SIGSEGV:
-            with pytest.raises(InputError, match=r"the decoder crashed .SIGSEGV. over .* frames 3 to 3"):
+            with pytest.raises(InputError, match=r"the decoder crashed .SIGSEGV"):
                 decoder.fill(wanted)
         decoder.fill(wanted)
     assert (arena.whole(0) == before).all()

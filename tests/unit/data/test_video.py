@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -40,6 +41,10 @@ def videos(make_datasets: ModuleType, tmp_path_factory: pytest.TempPathFactory) 
     return found
 
 
+def decode_frames(table: mp4.VideoFile, frames: list[int]) -> Iterator[av.VideoFrame]:
+    return video.decode_runs(table, video.plan_runs(table, frames))
+
+
 def all_frames(path: Path) -> list[np.ndarray]:
     with av.open(str(path)) as container:
         return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
@@ -68,7 +73,7 @@ def test_any_choice_of_frames_is_the_same_as_decoding_all(
     choices = [list(range(NUM_FRAMES)), [NUM_FRAMES - 1], [0, 47], [23, 24]]
     choices += [np.flatnonzero(rng.random(NUM_FRAMES) < 0.15).tolist() for _ in range(10)]
     for frames in choices:
-        decoded = [to_rgb(picture) for picture in video.decode_frames(table, frames)]
+        decoded = [to_rgb(picture) for picture in decode_frames(table, frames)]
         for number, image in zip(frames, decoded, strict=True):
             assert np.array_equal(image, reference[number]), (frames, number)
 
@@ -101,7 +106,22 @@ def test_a_frame_with_another_time_stamp_is_never_returned(
     claimed = replace(table, pts_P=table.pts_P + np.where(table.pts_P == table.pts_F[20], 1, 0))
     monkeypatch.setattr(video, "_pictures", lambda _, run: pictures(table, run))
     with pytest.raises(InputError, match=r"frame 20 .*time stamp"):
-        list(video.decode_frames(claimed, [19, 20, 21]))
+        list(decode_frames(claimed, [19, 20, 21]))
+
+
+def test_want_of_memory_is_not_the_files_fault(
+    videos: dict[tuple[str, int], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(*_: object, **__: object) -> None:
+        raise av.error.MemoryError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(video, "_pictures", none_left)
+    with pytest.raises(MemoryError):
+        list(decode_frames(read_table(videos["h264", 15]), [3]))
+    monkeypatch.setattr(av, "open", none_left)
+    path = videos["h264", 15]
+    with pytest.raises(MemoryError):
+        mp4.scan_packets(open_store(path.parent), path.name)
 
 
 def test_a_frame_that_the_decoder_drops_is_missed(
@@ -110,15 +130,15 @@ def test_a_frame_that_the_decoder_drops_is_missed(
     table, pictures = read_table(videos["h264", 15]), video._pictures
     dropped = table.pts_F[20]
     monkeypatch.setattr(video, "_pictures", lambda *a: (p for p in pictures(*a) if p.pts != dropped))
-    assert len(list(video.decode_frames(table, [19, 21]))) == 2
+    assert len(list(decode_frames(table, [19, 21]))) == 2
     for frames in ([19, 20, 21], [18, 20]):
         with pytest.raises(InputError, match="frame 20 "):
-            list(video.decode_frames(table, frames))
+            list(decode_frames(table, frames))
 
 
 def test_a_frame_beyond_the_end_is_refused(videos: dict[tuple[str, int], Path]) -> None:
     with pytest.raises(InputError, match=f"has {NUM_FRAMES}"):
-        list(video.decode_frames(read_table(videos["h264", 2]), [NUM_FRAMES]))
+        list(decode_frames(read_table(videos["h264", 2]), [NUM_FRAMES]))
 
 
 def test_a_file_that_shrinks_later_is_named(videos: dict[tuple[str, int], Path], tmp_path: Path) -> None:
@@ -127,7 +147,7 @@ def test_a_file_that_shrinks_later_is_named(videos: dict[tuple[str, int], Path],
     table = read_table(path)
     path.write_bytes(path.read_bytes()[: int(table.offset_P[30]) + 3])
     with pytest.raises(InputError, match=r"video\.mp4.*truncated"):
-        list(video.decode_frames(table, [29, 30]))
+        list(decode_frames(table, [29, 30]))
 
 
 @pytest.mark.parametrize(("codec", "frames"), [(("libsvtav1", 2), [8, 10, 12]), (("h264", 2), [8, 11, 12])])
@@ -140,8 +160,8 @@ def test_damage_is_an_error_also_where_others_refer_to_it(
     data[start + size // 3 : start + size] = bytes(size - size // 3)  # key frame 10; frame 11 refers to it
     path.write_bytes(data)
     with pytest.raises(InputError, match=f"frame {frames[1]} "):
-        list(video.decode_frames(read_table(path), frames))
-    assert len(list(video.decode_frames(read_table(path), [8, 9, 12, 13]))) == 4
+        list(decode_frames(read_table(path), frames))
+    assert len(list(decode_frames(read_table(path), [8, 9, 12, 13]))) == 4
 
 
 def test_truncation_is_seen_in_the_table(videos: dict[tuple[str, int], Path], tmp_path: Path) -> None:
@@ -192,7 +212,7 @@ def test_fragmented_and_reordered_files_are_read_too(flags: str, make_datasets: 
         out.mux(stream.encode())
     table = read_table(path)
     assert table.num_frames == 12
-    for number, picture in zip([0, 5, 6, 11], video.decode_frames(table, [0, 5, 6, 11]), strict=True):
+    for number, picture in zip([0, 5, 6, 11], decode_frames(table, [0, 5, 6, 11]), strict=True):
         assert make_datasets.decode_identity(to_rgb(picture)) == (0, 0, number)
 
 
@@ -209,7 +229,7 @@ def test_trimmed_files_show_only_what_their_edit_list_shows(
     (tmp_path / "video.mp4").write_bytes(data)
     trimmed, reference = read_table(tmp_path / "video.mp4"), all_frames(tmp_path / "video.mp4")
     assert trimmed.num_frames == len(reference) == NUM_FRAMES - 5
-    for number, picture in zip([0, 7, 20], video.decode_frames(trimmed, [0, 7, 20]), strict=True):
+    for number, picture in zip([0, 7, 20], decode_frames(trimmed, [0, 7, 20]), strict=True):
         assert np.array_equal(to_rgb(picture), reference[number])
 
 

@@ -50,7 +50,7 @@ def check(arguments: Check) -> int:
         if not arguments.json:
             raise
         return _answer(arguments, 0, (_no_dataset(arguments.path, error),))
-    faults = [*dataset.faults, *(_decoded_faults(dataset) if arguments.deep else ())]
+    faults = [*dataset.faults, *(_decoded_faults(arguments, dataset) if arguments.deep else ())]
     if arguments.quarantine:
         from vlarge.data.quarantine import write_list
 
@@ -62,11 +62,11 @@ def check(arguments: Check) -> int:
     return _answer(arguments, num_usable, faults)
 
 
-def _decoded_faults(dataset: Dataset) -> list[Fault]:
+def _decoded_faults(arguments: Check, dataset: Dataset) -> list[Fault]:
     from vlarge.data.deep import deep_check
 
     with progress("decoding", dataset.num_frames * len(dataset.camera_keys)) as tell:
-        return deep_check(dataset, tell)
+        return deep_check(arguments.source_at(arguments.path), dataset, tell)
 
 
 def _no_dataset(path: str, error: InputError) -> Fault:
@@ -100,6 +100,8 @@ def print_faults(faults: Sequence[Fault]) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
+    from vlarge.data.check import as_ranges
+
     groups: dict[tuple[str, str], list[Fault]] = {}
     for fault in faults:
         groups.setdefault((fault.action, fault.kind), []).append(fault)
@@ -108,13 +110,6 @@ def print_faults(faults: Sequence[Fault]) -> None:
         episodes = sorted({fault.episode for fault in group if fault.episode is not None})
         head = Text.assemble((f"{action:<11}", STYLES[action]), (kind, "bold"))
         if episodes:
-            head.append(f"  episode{'s' * (len(episodes) > 1)} {_ranges(episodes)}")
+            head.append(f"  episode{'s' * (len(episodes) > 1)} {as_ranges(episodes)}")
         paper.print(head)
         paper.print(Padding(Text(printable(f"{group[0].file}: {group[0].detail}"), "dim"), (0, 0, 1, 11), expand=False))
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """Ascending numbers in short: 0–2, 5."""
-    starts = [n for n, before in zip(numbers, [None, *numbers], strict=False) if before is None or n != before + 1]
-    stops = [n for n, after in zip(numbers, [*numbers[1:], None], strict=True) if after is None or n != after - 1]
-    return ", ".join(f"{a}" if a == b else f"{a}–{b}" for a, b in zip(starts, stops, strict=True))

@@ -107,10 +107,11 @@ class LeRobotReader:
 
     def _images(self, episode: Episode, key: str, frame_indices: Sequence[int]) -> Iterator[np.ndarray]:
         file = episode.table_file
-        footer = self._footers.get(file)
-        for row in (episode.first_row + i for i in frame_indices):
-            group = int(np.searchsorted(footer.group_stops, row, side="right"))
-            cells = self._cells.get((file, key, group))
+        rows = episode.first_row + np.asarray(frame_indices, np.int64)
+        groups = np.searchsorted(self._footers.get(file).group_stops, rows, side="right")
+        for row, group, is_new in zip(rows.tolist(), groups.tolist(), np.diff(groups, prepend=-1) != 0, strict=True):
+            if is_new:
+                cells = self._cells.get((file, key, group))
             yield decode_image(cells.data[row - cells.first_row], f"{self._store.path(file)}: column {key!r} row {row}")
 
     def _groups_of(self, episode: Episode) -> tuple[range | None, int]:

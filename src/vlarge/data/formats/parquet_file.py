@@ -67,6 +67,8 @@ def read_parquet[T](store: Store, file: str, read: Callable[[pq.ParquetFile], T]
         try:
             with pq.ParquetFile(store.open(file), metadata=footer and footer.metadata) as parquet:
                 return read(parquet)
+        except MemoryError:
+            raise  # of this machine, though Arrow counts it among its own
         except (pa.ArrowException, OSError, ValueError) as error:
             if isinstance(error, InputError) or getattr(error, "errno", None) is not None:
                 raise  # of the file system, not of the file

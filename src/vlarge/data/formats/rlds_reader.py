@@ -101,6 +101,8 @@ class PictureDecoder:
         decoder, self._jpeg = self._jpeg or _jpeg_decoder(), None  # one that has failed is not used again
         try:
             [picture] = decoder.decode(av.Packet(data)) if data else []
+        except MemoryError:
+            raise  # of this machine, though FFmpeg counts it among its own
         except (av.error.FFmpegError, ValueError) as error:
             raise InputError(f"{where}: the picture cannot be decoded ({error})") from error
         self._jpeg = decoder

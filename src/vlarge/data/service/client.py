@@ -59,6 +59,7 @@ class Remote:
         self._receiver = Receiver(self._connection)
         self._asked = False
         self._late = SILENCE
+        self._error: BaseException | None = None  # that ended the service's work
         self.counters: dict[str, Any] = {}
 
     def connect(self, address: str, local_rank: int) -> None:
@@ -89,6 +90,8 @@ class Remote:
 
     def _message(self, timeout_s: float, patience_s: float) -> tuple[dict[str, Any], memoryview] | None:
         # What the service says to a request for the next batch; None when it says nothing for so long.
+        if self._error:
+            raise self._error
         try:
             self._ask(timeout_s)
             header, body = self._receiver.message(patience_s)
@@ -96,7 +99,11 @@ class Remote:
             return None
         except (Gone, ConnectionError) as error:
             raise self._died() from error
-        raise_error(header, ServiceDied)
+        try:
+            raise_error(header, ServiceDied)
+        except BaseException as error:
+            self._error = error
+            raise
         return header, body
 
     def _died(self) -> ServiceDied:

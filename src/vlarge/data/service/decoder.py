@@ -39,6 +39,10 @@ class Pictures(NamedTuple):
     images: Sequence[tuple[int, int]]
 
 
+class Crashed(InputError):
+    """Some of the pictures that were asked for end the decoder."""
+
+
 class Decoder(Protocol):
     """Of one thread. num_decoded: frames decoded elsewhere than by the datasets of this process."""
 
@@ -94,7 +98,7 @@ class Apart:
                 cause, code = error, self._end()
                 if code is not None and -code in CRASHES:
                     how = signal.Signals(-code).name
-                    raise InputError(f"the decoder crashed ({how}) over {_names(wanted)}; leave them out") from None
+                    raise Crashed(f"the decoder crashed ({how}); leave them out") from None
                 continue
             self.num_decoded = self._decoded_before + answer["decoded"]
             return
@@ -139,11 +143,6 @@ class Apart:
         code = self._process.wait()
         self._process, self._decoded_before = None, self.num_decoded
         return code
-
-
-def _names(wanted: Sequence[Pictures]) -> str:
-    names = [f"episode at {w.episode}, {w.camera} frames {w.frames[0]} to {w.frames[-1]}" for w in wanted]
-    return ", ".join(names)
 
 
 def fill(datasets: Sequence[Dataset], wanted: Sequence[Pictures], outs: Sequence[list[np.ndarray]]) -> None:

@@ -21,7 +21,7 @@ from vlarge.data.manifest import EpisodeTable
 from vlarge.data.order import mix
 from vlarge.data.service.arena import Arena
 from vlarge.data.service.batches import OpenBatch, Ready, Replacement
-from vlarge.data.service.decoder import Decoder, Pictures, image_of
+from vlarge.data.service.decoder import Crashed, Decoder, Pictures, image_of
 from vlarge.data.service.plan import Clip, Plan
 from vlarge.data.transforms.augment import draw
 
@@ -242,7 +242,11 @@ class NodeService:
         if not missing:
             return
         with self._doing("decode", where):
-            decoder.fill(missing)
+            try:
+                decoder.fill(missing)
+            except Crashed as error:
+                frames = sorted({frame for each in missing for frame in each.frames})
+                raise InputError(f"{where}, frames {frames[0]} to {frames[-1]}: {error}") from error
         with self._doing("keep frames", where):
             for each in missing:
                 self._keep(each)
