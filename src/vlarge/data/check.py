@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import difflib
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -56,6 +57,12 @@ def one_line(text: str, most: int = 400) -> str:
     """Text of a library or a file, fit for a message."""
     line = " ".join(text.split())
     return line if len(line) <= most else f"{line[:most]} ..."
+
+
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """What to add to a message about an unknown name: the nearest known one, or nothing."""
+    close = difflib.get_close_matches(name, known, 1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 class Unreachable(InputError):

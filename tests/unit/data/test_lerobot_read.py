@@ -14,7 +14,7 @@ from vlarge.contracts import InputError
 from vlarge.data.check import FaultLog, Refused, Unreachable, require_trainable, usable_spans
 from vlarge.data.config import Source
 from vlarge.data.fetch import open_store
-from vlarge.data.formats.lerobot_metadata import fill
+from vlarge.data.formats.path_template import fill
 from vlarge.data.index import Dataset, open_dataset
 
 
@@ -172,12 +172,13 @@ def test_bad_metadata_is_refused(changes: dict[str, object], small: dict[str, Pa
 
 def test_templates_are_filled_field_by_field(tmp_path: Path) -> None:
     fields = {"video_key": "observation.images.top", "episode_index": 12}
-    assert fill(open_store(tmp_path), "video_path", "{video_key}/{episode_index:06d}.mp4", fields) == (
+    store, file = open_store(tmp_path), "meta/info.json"
+    assert fill(store, file, "video_path", "{video_key}/{episode_index:06d}.mp4", fields) == (
         "observation.images.top/000012.mp4"
     )
-    assert fill(open_store(tmp_path), "data_path", "a{episode_index}", fields) == "a12"
-    with pytest.raises(Refused, match="not a path inside"):
-        fill(open_store(tmp_path), "video_path", "{video_key}.mp4", {"video_key": "../../x"})
+    assert fill(store, file, "data_path", "a{episode_index}", fields) == "a12"
+    with pytest.raises(Refused, match=r"meta/info\.json: video_path gives .*, not a path inside"):
+        fill(store, file, "video_path", "{video_key}.mp4", {"video_key": "../../x"})
 
 
 def test_a_row_of_a_jsonl_file_must_be_whole(small: dict[str, Path], tmp_path: Path) -> None:

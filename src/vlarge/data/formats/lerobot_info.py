@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from vlarge.contracts import InputError
-from vlarge.data.check import FaultLog, Refused
+from vlarge.data.check import FaultLog, Refused, did_you_mean
 from vlarge.data.config import Source
 from vlarge.data.fetch import Store
 from vlarge.data.formats.lerobot_metadata import read_json
@@ -91,17 +90,12 @@ def check_request(store: Store, info: Info, config: Source) -> None:
         if key not in info.features:
             numbers = [k for k in info.features if k not in info.cameras]
             known = f"set data.{name} to one of: {', '.join(numbers)}"
-            raise Refused(store, "missing_feature", INFO, f"no feature {key!r}{_nearest(key, numbers)}; {known}")
+            raise Refused(store, "missing_feature", INFO, f"no feature {key!r}{did_you_mean(key, numbers)}; {known}")
     for key in config.cameras:
         if key not in info.cameras:
             known = ", ".join(info.cameras) or "none"
-            detail = f"no camera {key!r} (data.cameras){_nearest(key, info.cameras)}; it has: {known}"
+            detail = f"no camera {key!r} (data.cameras){did_you_mean(key, info.cameras)}; it has: {known}"
             raise Refused(store, "missing_camera", INFO, detail)
-
-
-def _nearest(key: str, names: Collection[str]) -> str:
-    close = difflib.get_close_matches(key, names, 1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def check_listing(store: Store, info: Info, config: Source, listed: Sequence[Listed], log: FaultLog) -> None:

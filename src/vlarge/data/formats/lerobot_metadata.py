@@ -1,11 +1,10 @@
-"""Metadata text of a LeRobot dataset, read with suspicion: JSON with positions in its errors, path templates."""
+"""Metadata text of a dataset, read with suspicion: JSON with positions in its errors, numbers, tasks."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import PurePosixPath
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from vlarge.data.check import FaultLog, Refused, Unreachable
@@ -13,9 +12,7 @@ from vlarge.data.fetch import Store
 
 MAX_JSON_BYTES = 64 << 20
 MAX_JSONL_BYTES = 2 << 30
-MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 1024
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-FIELD = re.compile(r"\{(\w+)(?::0?(\d{1,2})d)?\}")
 
 
 def read_json(store: Store, file: str) -> Any:
@@ -89,29 +86,3 @@ def _parse(store: Store, file: str, text: str, where: str) -> Any:
         raise Refused(store, kind, file, f"{position}: invalid JSON ({error.msg}); restore the file") from error
     except (ValueError, RecursionError) as error:  # digits without end, half of a character, lists in lists in lists
         raise Refused(store, kind, file, f"{where}JSON that cannot be used ({error}); restore the file") from error
-
-
-def fill(store: Store, name: str, template: str, fields: Mapping[str, int | str]) -> str:
-    """A path template of info.json, filled field by field: `{field}` and `{field:03d}`, nothing else.
-
-    Raises Refused for an unknown field and for a path that would leave the dataset.
-    """
-
-    def value(match: re.Match[str]) -> str:
-        known = fields.get(match[1])
-        if known is None or (isinstance(known, str) and match[2]):
-            raise Refused(
-                store, "bad_template", "meta/info.json", f"{name} has {match[0]}; known fields: {', '.join(fields)}"
-            )
-        return str(known).zfill(int(match[2] or 0))
-
-    path = FIELD.sub(value, template)
-    parts = PurePosixPath(path).parts
-    longest = max((len(part.encode()) for part in parts), default=0)
-    if longest > MAX_NAME_BYTES or len(path.encode()) > MAX_PATH_BYTES:
-        raise Refused(
-            store, "bad_template", "meta/info.json", f"{name} gives a path too long for a file: {path:.60}..."
-        )
-    if not parts or path.startswith("/") or ".." in parts or any(c in path for c in "{}\\:\0"):
-        raise Refused(store, "bad_template", "meta/info.json", f"{name} gives {path!r}, not a path inside the dataset")
-    return path

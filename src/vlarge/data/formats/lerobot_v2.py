@@ -7,7 +7,9 @@ from typing import Any
 
 from vlarge.data.check import FaultLog, Refused
 from vlarge.data.fetch import Store
-from vlarge.data.formats.lerobot_metadata import check_length, fill, read_jsonl, task_texts, whole_number
+from vlarge.data.formats.lerobot_info import INFO
+from vlarge.data.formats.lerobot_metadata import check_length, read_jsonl, task_texts, whole_number
+from vlarge.data.formats.path_template import fill
 from vlarge.data.manifest import Listed, Place
 
 EPISODES = "meta/episodes.jsonl"
@@ -56,7 +58,7 @@ def list_episodes(store: Store, info: Mapping[str, Any], cameras: Sequence[str],
     if files.num_misnamed:
         template = f"data_path {info['data_path']!r}, video_path {info.get('video_path')!r}"
         detail = f"{template}: {files.num_misnamed} files are not there but at {DATA_PATH} and {VIDEO_PATH}"
-        log.report("bad_chunk_template", "meta/info.json", detail)
+        log.report("bad_chunk_template", INFO, detail)
     return sorted(listed, key=lambda e: e.index)
 
 
@@ -81,10 +83,10 @@ class _Files:
             "episode_chunk": index // self._chunk_episodes,
             "episode_index": index,
         }
-        given = fill(self._store, name, self._info.get(name) or usual, numbers)
+        given = fill(self._store, INFO, name, self._info.get(name) or usual, numbers)
         if self._store.exists(given):
             return given
-        other = fill(self._store, name, usual, numbers)
+        other = fill(self._store, INFO, name, usual, numbers)
         if not self._store.exists(other):
             return given
         self.num_misnamed += 1

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from vlarge.data.check import BrokenFile, FaultLog, Refused
 from vlarge.data.fetch import Store
-from vlarge.data.formats.lerobot_metadata import check_length, fill, task_texts, whole_number
+from vlarge.data.formats.lerobot_info import INFO
+from vlarge.data.formats.lerobot_metadata import check_length, task_texts, whole_number
 from vlarge.data.formats.parquet_file import read_parquet
+from vlarge.data.formats.path_template import fill
 from vlarge.data.manifest import Listed, Place
 
 if TYPE_CHECKING:
@@ -81,7 +83,8 @@ def _listed(
     chunk, number = whole_number(row["data/chunk_index"]), whole_number(row["data/file_index"])
     table_file = ""
     if chunk is not None and number is not None:
-        table_file = fill(store, "data_path", info["data_path"], {"chunk_index": chunk, "file_index": number})
+        fields = {"chunk_index": chunk, "file_index": number}
+        table_file = fill(store, INFO, "data_path", info["data_path"], fields)
     else:
         log.leave_out(index, "missing_parquet", where, "data/chunk_index or data/file_index is not a whole number")
     tasks = row.get("tasks")
@@ -100,7 +103,8 @@ def _place(store: Store, info: Mapping[str, Any], key: str, row: Mapping[str, An
     if None in fields.values() or not info.get("video_path"):
         return None
     known = {name: value for name, value in fields.items() if value is not None}
-    return Place(fill(store, "video_path", info["video_path"], known), _seconds(start_s), _seconds(stop_s))
+    file = fill(store, INFO, "video_path", info["video_path"], known)
+    return Place(file, _seconds(start_s), _seconds(stop_s))
 
 
 def _seconds(value: object) -> float:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from vlarge.contracts import IMAGE_PREFIX, InputError
-from vlarge.data.check import BrokenFile, Refused
+from vlarge.data.check import BrokenFile, Refused, did_you_mean
 from vlarge.data.config import Source
 from vlarge.data.fetch import Store
 from vlarge.data.formats.lerobot_metadata import read_json
@@ -123,13 +122,13 @@ class Features:
                 known = ", ".join(self.numbers) or "none that has a fixed shape"
                 raise InputError(
                     f"{self._store}: no numeric feature {key!r}; set data.{name} to one of: {known}"
-                    f"{_nearest(key, self.numbers)}"
+                    f"{did_you_mean(key, self.numbers)}"
                 )
         for key in config.cameras:
             if key not in self.cameras:
                 known = ", ".join(self.cameras) or "none"
                 raise InputError(
-                    f"{self._store}: no camera {key!r} (data.cameras); it has: {known}{_nearest(key, self.cameras)}"
+                    f"{self._store}: no camera {key!r} (data.cameras); it has: {known}{did_you_mean(key, self.cameras)}"
                 )
 
     def parser(self, state_key: str, action_key: str, camera_keys: Sequence[str]) -> StepsParser:
@@ -144,11 +143,6 @@ class Features:
         steps = {path: self._steps[path] for path in used}
         numbers = self._paths[state_key], self._paths[action_key]
         return StepsParser(steps, whole, numbers, pictures, self._instruction, self._fps)
-
-
-def _nearest(key: str, names: Collection[str]) -> str:
-    close = difflib.get_close_matches(key, names, 1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def _load(store: Store, file: str, tree: Any) -> Any:

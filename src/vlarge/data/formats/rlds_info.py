@@ -12,6 +12,7 @@ from vlarge.contracts import InputError
 from vlarge.data.check import FaultLog, Refused
 from vlarge.data.fetch import Store
 from vlarge.data.formats.lerobot_metadata import read_json
+from vlarge.data.formats.path_template import fill
 
 INFO = "dataset_info.json"
 FEATURES = "features.json"
@@ -94,9 +95,9 @@ def _split(store: Store, folder: str, info: Mapping[str, Any], raw: Any) -> Spli
     if not isinstance(lengths, list) or not all(_is_count(n) and int(n) <= MAX_SHARD_RECORDS for n in lengths):
         raise Refused(store, "bad_info", file, f"shardLengths of split {name!r:.40} should be a list of counts")
     num_bytes = int(raw["numBytes"]) if _is_count(raw.get("numBytes")) else 0
-    template = raw.get("filepathTemplate") or TEMPLATE
-    fields = {"DATASET": str(info.get("name", "")), "SPLIT": name, "FILEFORMAT": "tfrecord"}
-    files = (folder + _fill(store, file, str(template), fields, i, len(lengths)) for i in range(len(lengths)))
+    template = str(raw.get("filepathTemplate") or TEMPLATE)
+    fields = (_fields(info, name, i, len(lengths)) for i in range(len(lengths)))
+    files = (folder + fill(store, file, "filepathTemplate", template, known) for known in fields)
     shards = tuple(Shard(path, int(n)) for path, n in zip(files, lengths, strict=True))
     return Split(name, num_bytes, shards)
 
@@ -109,14 +110,14 @@ def _is_count(value: Any) -> bool:
     )
 
 
-def _fill(store: Store, file: str, template: str, fields: Mapping[str, str], number: int, total: int) -> str:
-    # Field by field, and never out of the dataset's folder.
+def _fields(info: Mapping[str, Any], split: str, number: int, total: int) -> dict[str, int | str]:
     digits = max(5, len(str(total)))
     index, count = str(number).zfill(digits), str(total).zfill(digits)
-    known = {**fields, "SHARD_INDEX": index, "NUM_SHARDS": count, "SHARD_X_OF_Y": f"{index}-of-{count}"}
-    unknown = [name for name in re.findall(r"\{(\w*)", template) if name not in known]
-    path = re.sub(r"\{(\w+)\}", lambda match: known.get(match[1], ""), template)
-    parts = PurePosixPath(path).parts
-    if unknown or not parts or path.startswith("/") or ".." in parts or any(c in path for c in "{}\\:\0"):
-        raise Refused(store, "bad_template", file, f"filepathTemplate {template!r:.80} gives no path inside it")
-    return path
+    return {
+        "DATASET": str(info.get("name", "")),
+        "SPLIT": split,
+        "FILEFORMAT": "tfrecord",
+        "SHARD_INDEX": index,
+        "NUM_SHARDS": count,
+        "SHARD_X_OF_Y": f"{index}-of-{count}",
+    }

@@ -39,11 +39,6 @@ def file_size(store: Store, file: str) -> int | None:
     return store.size(file) if store.exists(file) else None
 
 
-def read_bytes(store: Store, file: str, offset: int, size: int) -> bytes:
-    """Up to `size` bytes from `offset` on; fewer where the file ends."""
-    return store.read(file, offset, offset + size)
-
-
 def read_record(store: Store, file: str, offset: int) -> bytes:
     """The payload of the record at `offset`. Raises BrokenFile when it is not whole."""
     record = next(iter_records(store, file, offset), None)
@@ -63,7 +58,7 @@ def iter_records(store: Store, file: str, offset: int = 0) -> Iterator[Record]:
     size, first = file_size(store, file), offset
     if size is None:
         raise BrokenFile("missing_shard", "the file does not exist")
-    header = read_bytes(store, file, offset, HEADER.size)
+    header = store.read(file, offset, offset + HEADER.size)
     while offset < size:
         left = size - offset
         if left < FRAME_BYTES or len(header) < HEADER.size:
@@ -105,7 +100,7 @@ def _read(store: Store, file: str, offset: int, length: int, is_sure: bool, ahea
             return _lost(offset), b""
         detail = f"the record at byte {offset} has {length} bytes, more than {MAX_RECORD_BYTES}"
         fault = BrokenFile("record_too_large", detail)
-        return Record(offset, length, b"", fault), read_bytes(store, file, stop, HEADER.size)
+        return Record(offset, length, b"", fault), store.read(file, stop, stop + HEADER.size)
     body = store.read(file, start, stop + HEADER.size, ahead_bytes=ahead_bytes)
     payload, header = body[:length], body[length + CHECKSUM.size :]
     if len(body) < length + CHECKSUM.size:
