@@ -17,6 +17,8 @@ from vlarge.data.fetch import open_store
 from vlarge.data.formats.path_template import fill
 from vlarge.data.index import Dataset, open_dataset
 
+TOP, WRIST = "observation.images.top", "observation.images.wrist"
+
 
 def wrong_frames(dataset: Dataset, make_datasets: ModuleType) -> list[tuple[str, int, int]]:
     """(camera, episode, frame) of each picture that is not the one asked for; rows are asserted."""
@@ -179,6 +181,21 @@ def test_templates_are_filled_field_by_field(tmp_path: Path) -> None:
     assert fill(store, file, "data_path", "a{episode_index}", fields) == "a12"
     with pytest.raises(Refused, match=r"meta/info\.json: video_path gives .*, not a path inside"):
         fill(store, file, "video_path", "{video_key}.mp4", {"video_key": "../../x"})
+
+
+@pytest.mark.parametrize("place", ["info", "video_info"])
+@pytest.mark.parametrize("key", ["is_depth_map", "video.is_depth_map"])
+def test_a_depth_map_is_reported_and_not_read_as_colour(
+    key: str, place: str, small: dict[str, Path], tmp_path: Path
+) -> None:
+    features = json.loads((small["v3.0"] / "meta/info.json").read_text())["features"]
+    features[WRIST] |= {place: {key: True}}
+    root = copy(small["v3.0"], tmp_path / "set", features=features)
+    dataset = open_dataset(Source(path=str(root)))
+    assert list(dataset.cameras) == [TOP]
+    assert [(f.kind, f.action, WRIST in f.detail) for f in dataset.faults] == [("depth_camera", "report", True)]
+    with pytest.raises(InputError, match=rf"no camera '{WRIST}' \(data\.cameras\), it is a depth map; it has: {TOP}$"):
+        open_dataset(Source(path=str(root), cameras=(WRIST,)))
 
 
 def test_a_row_of_a_jsonl_file_must_be_whole(small: dict[str, Path], tmp_path: Path) -> None:

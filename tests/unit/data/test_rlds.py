@@ -187,6 +187,7 @@ def test_pictures_of_any_kind_become_rgb(make_datasets: ModuleType, tmp_path: Pa
     dataset = open_dataset(Source(path=str(tmp_path)))
     images = {key[19:]: dataset.read_frames(dataset.episodes[0], key, range(4)) for key in dataset.camera_keys}
     assert sorted(images) == ["grey", "jpeg", "rgb", "rgba"]  # a depth map is another kind of data
+    assert [f.detail.split()[0] for f in dataset.faults if f.kind == "depth_camera"] == ["observation.images.depth"]
     assert dataset.features["observation.images.grey"]["shape"] == [12, 16, 3]
     np.testing.assert_array_equal(images["rgb"], rgb[..., :3])
     np.testing.assert_array_equal(images["rgba"], rgb[..., :3])

@@ -41,6 +41,8 @@ class _Index:
         self.info = read_info(store)
         check_request(store, self.info, config)
         self.log = FaultLog()
+        for key in self.info.depth_maps:
+            self.log.report("depth_camera", INFO, f"{key} is a depth map; only pictures in colour are used")
         self.layout = LAYOUTS[self.info.version]
         self.listed = self.layout.list_episodes(store, self.info.raw, self.info.videos, self.log)
         check_listing(store, self.info, config, self.listed, self.log)

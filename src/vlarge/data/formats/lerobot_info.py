@@ -17,6 +17,8 @@ from vlarge.data.manifest import Listed
 
 INFO = "meta/info.json"
 VERSIONS = ("v2.0", "v2.1", "v3.0")
+PICTURES = ("video", "image")
+DEPTH_KEYS = ("is_depth_map", "video.is_depth_map")  # LeRobot's since 0.6, and before
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,12 @@ class Info:
     @property
     def cameras(self) -> list[str]:
         """Colour image features, video or not. A depth map is another kind of data."""
-        return [k for k, f in self.features.items() if f["dtype"] in ("video", "image") and not _is_depth(f)]
+        return [k for k, f in self.features.items() if f["dtype"] in PICTURES and not _is_depth(f)]
+
+    @property
+    def depth_maps(self) -> list[str]:
+        """Image features that are left out."""
+        return [k for k, f in self.features.items() if f["dtype"] in PICTURES and _is_depth(f)]
 
     @property
     def videos(self) -> list[str]:
@@ -55,7 +62,8 @@ def video_info(feature: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _is_depth(feature: Mapping[str, Any]) -> bool:
-    return bool(video_info(feature).get("video.is_depth_map") or feature.get("video.is_depth_map"))
+    places = (feature, feature.get("info"), feature.get("video_info"))
+    return any(place.get(key) for place in places if isinstance(place, Mapping) for key in DEPTH_KEYS)
 
 
 def read_info(store: Store) -> Info:
@@ -88,13 +96,14 @@ def check_request(store: Store, info: Info, config: Source) -> None:
     """Raise Refused for a feature that the recipe names and the dataset does not have."""
     for name, key in (("state_key", config.state_key), ("action_key", config.action_key)):
         if key not in info.features:
-            numbers = [k for k in info.features if k not in info.cameras]
+            numbers = [k for k, f in info.features.items() if f["dtype"] not in PICTURES]
             known = f"set data.{name} to one of: {', '.join(numbers)}"
             raise Refused(store, "missing_feature", INFO, f"no feature {key!r}{did_you_mean(key, numbers)}; {known}")
     for key in config.cameras:
         if key not in info.cameras:
             known = ", ".join(info.cameras) or "none"
-            detail = f"no camera {key!r} (data.cameras){did_you_mean(key, info.cameras)}; it has: {known}"
+            note = ", it is a depth map" if key in info.depth_maps else did_you_mean(key, info.cameras)
+            detail = f"no camera {key!r} (data.cameras){note}; it has: {known}"
             raise Refused(store, "missing_camera", INFO, detail)
 
 

@@ -71,6 +71,10 @@ class _Index:
         self.features = Features(store, self.features_file)
         self.features.check_request(config)
         self.log = FaultLog()
+        for key in self.features.depth_maps:
+            self.log.report(
+                "depth_camera", self.features_file, f"{key} is a depth map; only pictures in colour are used"
+            )
         self.splits = read_splits(store, folder, self.log)
         self.good: dict[int, tuple[str, _Found]] = {}  # by episode number, with its file
 

@@ -58,7 +58,8 @@ def require_libraries(store: Store) -> None:
 class Features:
     """The features of the steps by their names here: `observation.images.X`, `observation.state`, `action`, ...
 
-    cameras: pictures of 8-bit colour or grey. numbers: what may be state or action, with the number of its values.
+    cameras: pictures of 8-bit colour or grey; depth_maps: all others. numbers: what may be state or action, with the
+    number of its values.
     described: dtype and shape of each, as LeRobot has them.
     """
 
@@ -69,6 +70,7 @@ class Features:
         self._top = _load(store, file, tree)
         self._steps = dict(_leaves(self._top["steps"].feature))
         self.cameras: dict[str, FeaturePath] = {}
+        self.depth_maps: list[str] = []
         self.numbers: dict[str, int] = {}
         self.described: dict[str, dict[str, Any]] = {}
         self._paths: dict[str, FeaturePath] = {}
@@ -88,6 +90,8 @@ class Features:
                 key = IMAGE_PREFIX + ".".join(path[1:])
             if dtype == np.uint8:
                 self.cameras[key] = path
+            else:
+                self.depth_maps.append(key)
             self.described[key] = {"dtype": "image", "shape": shape, "names": None}
         elif isinstance(feature, tfds.features.Tensor) and dtype.kind in "fiub" and min(shape, default=0) >= 0:
             self.numbers[key] = math.prod(shape)
