@@ -24,7 +24,7 @@ from vlarge.data.config import Source
 from vlarge.data.convert import parts
 from vlarge.data.convert.plan import CameraPlan
 from vlarge.data.convert.run import Conversion, Converter
-from vlarge.data.convert.verify import Mismatch, block_errors, compare_frames, psnr_db
+from vlarge.data.convert.verify import Mismatch, block_errors, check_episodes, compare_frames, psnr_db
 from vlarge.data.encode import Encoding, encode_clip
 from vlarge.data.index import Dataset, open_dataset
 
@@ -117,6 +117,32 @@ def test_resized_copies_show_what_training_would_see(
         assert least_db >= 38
         assert np.mean(told_db) >= 40
     assert min(likeness.min_psnr_db for likeness in done.likeness) == pytest.approx(least_db, abs=1e-6)
+
+
+def test_records_with_instructions_are_converted(make_datasets: ModuleType, tmp_path: Path) -> None:
+    make_datasets.make(tmp_path / "source", make_datasets.Spec("rlds", episodes=3, length="5:8"))
+    _convert(tmp_path / "source", tmp_path / "copy")
+    assert _check_same(make_datasets, _open(tmp_path / "source"), _open(tmp_path / "copy"), None) > 34
+
+
+def test_records_without_instructions_are_converted(make_datasets: ModuleType, tmp_path: Path) -> None:
+    make_datasets.make(tmp_path / "source", make_datasets.Spec("rlds", episodes=2, length="5"))
+    path = next(tmp_path.rglob("features.json"))
+    path.write_text(path.read_text().replace("language_instruction", "not_written"))
+    _convert(tmp_path / "source", tmp_path / "copy")
+    copy = _open(tmp_path / "copy")
+    assert [copy.read_table(e).tasks for e in copy.episodes] == [[""] * 5] * 2
+    assert [(fault.kind, fault.action) for fault in copy.faults] == [("no_instruction", "report")]
+
+
+def test_a_copy_may_be_as_odd_as_its_source_and_no_odder(sources: Path, tmp_path: Path) -> None:
+    shutil.copytree(sources / "v3.0-h264", tmp_path / "odd")
+    info = tmp_path / "odd/meta/info.json"
+    info.write_text(json.dumps(json.loads(info.read_text()) | {"total_frames": 1}))
+    good, odd = _open(sources / "v3.0-h264"), _open(tmp_path / "odd")
+    check_episodes(odd, odd)
+    with pytest.raises(Mismatch, match="the copy has a fault: wrong_totals"):
+        check_episodes(good, odd)
 
 
 def test_cameras_left_out_stay_out(sources: Path, tmp_path: Path) -> None:

@@ -242,6 +242,18 @@ def test_a_v3_video_that_skips_a_frame_is_not_guessed_at(
     assert wrong_frames(dataset, make_datasets) == []
 
 
+def test_a_task_without_words_is_a_task(small: dict[str, Path], tmp_path: Path) -> None:
+    root = copy(small["v2.1"], tmp_path / "set")
+    (root / "meta/tasks.jsonl").write_text("".join(f'{{"task_index": {n}, "task": ""}}\n' for n in range(3)))
+    episodes = (root / "meta/episodes.jsonl").read_text().splitlines()
+    (root / "meta/episodes.jsonl").write_text(
+        "".join(f"{json.dumps(json.loads(e) | {'tasks': []})}\n" for e in episodes)
+    )
+    dataset = open_dataset(Source(path=str(root)))
+    assert [set(dataset.read_table(e).tasks) for e in dataset.episodes] == [{""}] * 3
+    assert [(f.kind, f.action) for f in dataset.faults] == [("no_instruction", "report")]
+
+
 def test_rows_that_name_no_known_task_fall_back_on_the_only_one(small: dict[str, Path], tmp_path: Path) -> None:
     root = copy(small["v2.1"], tmp_path / "set")
     (root / "meta/tasks.jsonl").unlink()

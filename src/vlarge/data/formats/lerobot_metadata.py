@@ -50,7 +50,7 @@ def task_texts(file: str, rows: Iterable[tuple[object, object]], log: FaultLog) 
     num_bad = 0
     for value, text in rows:
         number = whole_number(value)
-        if number is None or not isinstance(text, str) or not text.strip():
+        if number is None or not isinstance(text, str):
             num_bad += 1
         elif texts.setdefault(number, text) != text:
             unclear.add(number)
@@ -58,7 +58,11 @@ def task_texts(file: str, rows: Iterable[tuple[object, object]], log: FaultLog) 
         log.report("bad_tasks", file, f"{num_bad} of its rows do not give a task_index and a text")
     if unclear:
         log.report("duplicate_task", file, f"task_index {min(unclear)} has two texts, so it has none")
-    return {number: text for number, text in texts.items() if number not in unclear}
+    clear = {number: text for number, text in texts.items() if number not in unclear}
+    empty = [number for number, text in clear.items() if not text.strip()]
+    if empty:
+        log.report("no_instruction", file, f"task_index {min(empty)} has an empty text; it is kept")
+    return clear
 
 
 def _read_text(store: Store, file: str, max_bytes: int) -> str:
