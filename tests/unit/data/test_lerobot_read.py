@@ -8,16 +8,20 @@ from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from vlarge.contracts import InputError
 from vlarge.data.check import FaultLog, Refused, Unreachable, require_trainable, usable_spans
 from vlarge.data.config import Source
 from vlarge.data.fetch import open_store
+from vlarge.data.formats import lerobot_v3
 from vlarge.data.formats.path_template import fill
 from vlarge.data.index import Dataset, open_dataset
 
 TOP, WRIST = "observation.images.top", "observation.images.wrist"
+UNNAMED = "__index_level_0__"  # what pandas calls an index without a name
 
 
 def wrong_frames(dataset: Dataset, make_datasets: ModuleType) -> list[tuple[str, int, int]]:
@@ -240,6 +244,37 @@ def test_a_v3_video_that_skips_a_frame_is_not_guessed_at(
     first = dataset.faults[0]
     assert (first.kind, first.episode) == ("irregular_video", 0)
     assert wrong_frames(dataset, make_datasets) == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ("task_index category __index_level_0__", "right"),
+        ("__index_level_0__ task category task_index", "task"),
+        ("task_index number words", "right"),
+        ("number task_index", None),
+        ("task_index category words", None),
+        ("category __index_level_0__", None),
+    ],
+)
+def test_the_text_of_a_task_is_never_another_column(
+    columns: str, expected: str | None, small: dict[str, Path], tmp_path: Path
+) -> None:
+    cells = {
+        "task_index": [0, 1, 2],
+        "number": [7, 8, 9],
+        "category": ["kitchen"] * 3,
+        **{
+            name: [f"{'task' if name == 'task' else 'right'} {n}" for n in range(3)]
+            for name in ("task", "words", UNNAMED)
+        },
+    }
+    root = copy(small["v3.0"], tmp_path / "set")
+    pq.write_table(pa.table({name: cells[name] for name in columns.split()}), root / "meta/tasks.parquet")
+    log = FaultLog()
+    found = lerobot_v3.read_tasks(open_store(root), log)
+    assert found == ({n: f"{expected} {n}" for n in range(3)} if expected else {})
+    assert [f.kind for f in log.faults()] == ([] if expected else ["bad_tasks"])
 
 
 def test_a_task_without_words_is_a_task(small: dict[str, Path], tmp_path: Path) -> None:

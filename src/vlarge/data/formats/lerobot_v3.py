@@ -31,7 +31,7 @@ def _episode_files(store: Store) -> list[str]:
 
 
 def read_tasks(store: Store, log: FaultLog) -> dict[int, str]:
-    """task_index -> text. pandas wrote the text as an index: the column is "task", or has no proper name at all."""
+    """task_index -> text."""
     if not store.exists(TASKS):
         log.report("missing_tasks", TASKS, "the file does not exist; tasks are those that metadata lists by episode")
         return {}
@@ -40,9 +40,21 @@ def read_tasks(store: Store, log: FaultLog) -> dict[int, str]:
     except BrokenFile as error:
         log.report("bad_tasks", TASKS, error.detail)
         return {}
-    numbers = columns.pop("task_index", [])
-    texts = columns.get("task") or next(iter(columns.values()), [])
-    return task_texts(TASKS, zip(numbers, texts, strict=False), log)
+    texts = _texts(columns)
+    if "task_index" not in columns or texts is None:
+        log.report("bad_tasks", TASKS, "it should have a column task_index and one with the texts, called task")
+        return {}
+    return task_texts(TASKS, zip(columns["task_index"], texts, strict=True), log)
+
+
+def _texts(columns: Mapping[str, list[Any]]) -> list[Any] | None:
+    # pandas wrote them as its index, called "task" or without a name; else there must be no choice.
+    texts = {name: values for name, values in columns.items() if all(isinstance(v, str | None) for v in values)}
+    for name in ("task", "__index_level_0__"):
+        if name in texts:
+            return texts[name]
+    texts.pop("task_index", None)
+    return next(iter(texts.values())) if len(texts) == 1 else None
 
 
 def list_episodes(store: Store, info: Mapping[str, Any], cameras: Sequence[str], log: FaultLog) -> list[Listed]:
