@@ -278,6 +278,33 @@ def whole_numbers_as_floats(root: Path, damage: ModuleType) -> None:
         put(root, 0, per_row(name, lambda i, v: float(v), pa.float32()))
 
 
+@variant("v3.0", GOOD)
+def whole_numbers_as_half_floats(root: Path, damage: ModuleType) -> None:
+    for name in ("frame_index", "episode_index", "task_index"):
+        put(root, 0, lambda t, name=name: column(name, pa.array(t[name].to_numpy().astype(np.float16)))(t))
+
+
+@variant("v3.0", [2, 3, 4, 5], "bad_column")
+def endless_frame_indices(root: Path, damage: ModuleType) -> None:
+    put(root, 0, per_row("frame_index", lambda i, v: float("inf"), pa.float32()))
+
+
+@variant("v3.0", [2, 3, 4, 5], "bad_column")
+def two_columns_of_actions(root: Path, damage: ModuleType) -> None:
+    put(root, 0, lambda t: t.append_column("action", t["action"]))
+
+
+@variant("v3.0", [2, 3, 4, 5], "bad_column")
+def two_columns_of_episode_numbers(root: Path, damage: ModuleType) -> None:
+    put(root, 0, lambda t: t.append_column("episode_index", t["episode_index"]))
+
+
+@variant("v3.0", [2, 3, 4, 5], "shape_mismatch")
+def maps_for_actions(root: Path, damage: ModuleType) -> None:
+    kind = pa.map_(pa.string(), pa.float32())
+    put(root, 0, per_row("action", lambda i, v: {f"joint {n}": x for n, x in enumerate(v)}, kind))
+
+
 @variant("v3.0", [2, 3, 4, 5], "bad_column")
 def halves_of_episodes(root: Path, damage: ModuleType) -> None:
     put(root, 0, per_row("episode_index", lambda i, v: v + 0.5, pa.float32()))
@@ -311,6 +338,11 @@ def no_episode_column_in_a_file_of_two(root: Path, damage: ModuleType) -> None:
 @variant("v3.0", GOOD, "jittered_timestamps")
 def times_that_are_no_numbers(root: Path, damage: ModuleType) -> None:
     put(root, 0, per_row("timestamp", lambda i, v: float("nan"), pa.float32()))
+
+
+@variant("v3.0", GOOD, "jittered_timestamps")
+def times_without_end(root: Path, damage: ModuleType) -> None:
+    put(root, 0, per_row("timestamp", lambda i, v: float("inf"), pa.float32()))
 
 
 @variant("v3.0", GOOD, "jittered_timestamps")
@@ -395,6 +427,12 @@ def task_texts_that_are_no_text(root: Path, damage: ModuleType) -> None:
     pq.write_table(pa.table({"task_index": [0, 1, 2], "task": text}), root / "meta/tasks.parquet")
 
 
+@variant("v3.0", [0, 1, 2, 3, 5], "bad_tasks", "unknown_task")
+def two_columns_of_task_texts(root: Path, damage: ModuleType) -> None:
+    table = pa.table({"task_index": [0, 1, 2], "task": [damage.md.task_text(i) for i in range(3)]})
+    pq.write_table(table.append_column("task", table["task"]), root / "meta/tasks.parquet")
+
+
 @variant("v3.0", [0, 1, 2, 3, 5], "missing_tasks", "unknown_task")
 def a_pipe_for_tasks(root: Path, damage: ModuleType) -> None:
     (root / "meta/tasks.parquet").unlink()
@@ -407,6 +445,13 @@ def task_lines_of_any_kind(root: Path, damage: ModuleType) -> None:
 
 
 # The table of episodes.
+
+
+@variant("v3.0", "refused", "bad_episodes_file")
+def two_columns_of_lengths(root: Path, damage: ModuleType) -> None:
+    for path in (root / "meta/episodes").rglob("*.parquet"):
+        table = pq.read_table(path)
+        pq.write_table(table.append_column("length", table["length"]), path)
 
 
 @variant("v3.0", "refused", "duplicate_episode")

@@ -11,7 +11,7 @@ import numpy as np
 from vlarge.data.arrow_numbers import as_numpy
 from vlarge.data.check import BrokenFile
 from vlarge.data.fetch import Store
-from vlarge.data.formats.parquet_file import Footer, read_parquet
+from vlarge.data.formats.parquet_file import Footer, column_names, read_parquet
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,7 +85,7 @@ def read_table_file(
 def _read_columns(
     keys: tuple[str, str], groups: range | None, parquet: pq.ParquetFile
 ) -> tuple[frozenset[str], pa.Table]:
-    names = frozenset(parquet.schema_arrow.names)
+    names = frozenset(column_names(parquet))
     for key in keys:
         if key not in names:
             raise BrokenFile("missing_column", f"it has no column {key!r}")
@@ -104,9 +104,11 @@ def _scalars(table: pa.Table, name: str) -> np.ndarray:
     if values.shape[1] != 1:
         raise BrokenFile("bad_column", f"column {name!r} has {values.shape[1]} values in a row, it should have one")
     if name == "timestamp":
-        return values[:, 0]
-    if values.dtype.kind == "f" and not (np.isfinite(values) & (np.abs(values) < 2**53) & (values % 1 == 0)).all():
-        raise BrokenFile("bad_column", f"column {name!r} does not hold whole numbers")
+        return np.where(np.isfinite(values[:, 0]), values[:, 0], np.nan)
+    if values.dtype.kind == "f":
+        values = values.astype(np.float64)
+        if not np.isfinite(values).all() or (np.abs(values) >= 2**53).any() or (values % 1).any():
+            raise BrokenFile("bad_column", f"column {name!r} does not hold whole numbers")
     return values[:, 0].astype(np.int64)
 
 
@@ -120,7 +122,8 @@ def _numbers(table: pa.Table, name: str) -> np.ndarray:
     if column.null_count and pa.types.is_nested(column.type):
         return _with_null_rows(column, name)
     num_rows, flat = len(column), column
-    while isinstance(flat, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
+    lists = pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray
+    while isinstance(flat, lists) and not isinstance(flat, pa.MapArray):
         if not _is_even(flat):
             raise BrokenFile("shape_mismatch", f"column {name!r} has rows of different lengths")
         flat = flat.flatten()

@@ -10,7 +10,7 @@ from vlarge.data.check import BrokenFile, FaultLog, Refused
 from vlarge.data.fetch import Store
 from vlarge.data.formats.lerobot_info import INFO
 from vlarge.data.formats.lerobot_metadata import check_length, task_texts, whole_number
-from vlarge.data.formats.parquet_file import read_parquet
+from vlarge.data.formats.parquet_file import column_names, read_parquet
 from vlarge.data.formats.path_template import fill
 from vlarge.data.manifest import Listed, Place
 
@@ -127,8 +127,8 @@ def _read_columns(store: Store, file: str, wanted: Sequence[str] | None) -> dict
     """Raises BrokenFile."""
 
     def read(parquet: pq.ParquetFile) -> dict[str, list[Any]]:
-        names = parquet.schema_arrow.names
-        table = parquet.read(columns=[n for n in names if wanted is None or n in wanted])
+        names = [name for name in column_names(parquet) if wanted is None or name in wanted]
+        table = parquet.read(columns=names)
         return {name: table[name].to_pylist() for name in table.column_names}
 
     return read_parquet(store, file, read)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -52,6 +53,15 @@ def read_footer(store: Store, file: str) -> Footer:
         return Footer(metadata, np.cumsum(lengths, dtype=np.int64))
 
     return read_parquet(store, file, read)
+
+
+def column_names(parquet: pq.ParquetFile) -> list[str]:
+    """The names of its columns. Raises BrokenFile for one that two columns have: no reader could tell them apart."""
+    names = parquet.schema_arrow.names
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise BrokenFile("bad_column", f"it has several columns called {twice[0]!r}")
+    return list(names)
 
 
 def read_parquet[T](store: Store, file: str, read: Callable[[pq.ParquetFile], T], footer: Footer | None = None) -> T:
