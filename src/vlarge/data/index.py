@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
@@ -53,6 +53,7 @@ class Dataset:
         self.state_key, self.action_key = config.state_key, config.action_key
         self.camera_keys = _used_cameras(manifest, config)
         self._manifest = manifest
+        self._config = config
         self._reader = (RldsReader if manifest.format == rlds.FORMAT else LeRobotReader)(store, manifest, config)
 
     @property
@@ -63,6 +64,14 @@ class Dataset:
     @property
     def num_frames(self) -> int:
         return int(self.lengths.sum())
+
+    def without(self, numbers: Collection[int]) -> Dataset:
+        """The dataset as it is opened with these episodes excluded; nothing is looked at again."""
+        episodes = tuple(e for e in self.episodes if e.index not in numbers)
+        faults = tuple(f for f in self.faults if f.episode not in numbers)
+        manifest = replace(self._manifest, episodes=episodes, faults=faults)
+        revision = _revision(self.store, manifest, self.camera_keys)
+        return Dataset(self.store, replace(manifest, revision=revision), self._config)
 
     @property
     def tasks(self) -> list[str]:
@@ -163,27 +172,41 @@ def open_dataset(
     """
     kept = Path(index_dir).expanduser()
     store, found = _find(config, kept, remote_cache_bytes, remote_deadline_s)
+    listed = quarantine.read_list(config.quarantine) if config.quarantine else None
 
     def whole_revision() -> str:  # of the dataset as `vlarge data check` opens it
         whole = Source(
             path=config.path, revision=config.revision, state_key=config.state_key, action_key=config.action_key
         )
-        return open_dataset(whole, index_dir, on_progress, remote_cache_bytes=remote_cache_bytes).revision
+        dataset = open_dataset(
+            whole,
+            index_dir,
+            on_progress,
+            remote_cache_bytes=remote_cache_bytes,
+            remote_deadline_s=remote_deadline_s,
+        )
+        return dataset.revision
 
     def build() -> Manifest:
+        if listed is not None:
+            listed.require(whole_revision())
         manifest = found.index(store, config, on_progress)
-        if config.quarantine:
-            listed = quarantine.read_list(config.quarantine, whole_revision())
-            manifest = quarantine.leave_out(manifest, listed)
+        if listed is not None:
+            manifest = quarantine.leave_out(manifest, listed.episodes)
         return replace(manifest, revision=_revision(store, manifest, _used_cameras(manifest, config)))
 
     return Dataset(store, obtain(store, config, kept, build), config)
 
 
 def require_dataset(config: DataConfig) -> None:
-    """Raise InputError for a path of the run that is no dataset. Reads next to nothing, so it can come first."""
+    """Raise InputError for a path of the run that is no dataset, or no quarantine list.
+
+    Reads next to nothing, so it can come first.
+    """
     for source in config.parts():
         _find(source, Path(config.index_dir).expanduser(), config.remote_cache_bytes, config.remote_deadline_s)
+        if source.quarantine:
+            quarantine.read_list(source.quarantine)
 
 
 def _find(source: Source, kept: Path, remote_cache_bytes: int, remote_deadline_s: float) -> tuple[Store, ModuleType]:

@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +56,25 @@ def _replace(path: Path, text: str) -> None:
         raise
 
 
-def read_list(path: str, revision: str) -> dict[int, str]:
-    """Episode number -> reason. Raises InputError when the file is no such list, or is of another dataset revision."""
+@dataclass(frozen=True)
+class QuarantineList:
+    """What a list says. episodes: number -> reason, of the dataset as `revision` has it."""
+
+    path: str
+    revision: str
+    episodes: Mapping[int, str]
+
+    def require(self, revision: str) -> None:
+        """Raise InputError when the list is of another dataset revision."""
+        if self.revision != revision:
+            raise InputError(
+                f"{self.path}: this quarantine list is of dataset revision {self.revision!r:.40}, the dataset has "
+                f"{revision!r}; write it again with `vlarge data check DATASET --quarantine FILE`"
+            )
+
+
+def read_list(path: str) -> QuarantineList:
+    """Raises InputError when the file is no such list."""
     content = _read_json(os.path.expanduser(path))
     episodes = content.get("episodes") if isinstance(content, dict) else None
     if not isinstance(episodes, dict) or not isinstance(content.get("revision"), str):
@@ -65,15 +82,10 @@ def read_list(path: str, revision: str) -> dict[int, str]:
             f"{path}: not a quarantine list (it needs a revision and episodes); write one with "
             "`vlarge data check DATASET --quarantine FILE`"
         )
-    if content["revision"] != revision:
-        raise InputError(
-            f"{path}: this quarantine list is of dataset revision {content['revision']!r:.40}, the dataset has "
-            f"{revision!r}; write it again with `vlarge data check DATASET --quarantine FILE`"
-        )
     for number, reason in episodes.items():
         if not number.isascii() or not number.isdigit() or len(number) > 18 or not isinstance(reason, str):
             raise InputError(f"{path}: episode {number!r:.40} should be a number with a reason in words")
-    return {int(number): reason for number, reason in episodes.items()}
+    return QuarantineList(path, content["revision"], {int(number): reason for number, reason in episodes.items()})
 
 
 def _read_json(path: str) -> Any:

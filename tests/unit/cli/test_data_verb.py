@@ -15,10 +15,11 @@ import pytest
 from vlarge.cli import main as cli
 from vlarge.cli.data import look
 from vlarge.contracts import InputError
-from vlarge.data.config import Source
+from vlarge.data.config import DataConfig, Source
 from vlarge.data.deep import Apart, deep_check
 from vlarge.data.fetch import open_store
-from vlarge.data.index import Dataset, open_dataset
+from vlarge.data.formats import lerobot
+from vlarge.data.index import Dataset, open_dataset, require_dataset
 from vlarge.data.manifest import Episode, EpisodeTable
 from vlarge.data.mp4 import read_video_file
 from vlarge.data.stats import FeatureStats
@@ -212,6 +213,13 @@ def test_a_deep_check_survives_a_file_that_crashes_the_decoder(good: Path) -> No
             decoder.faults(1, key)
 
 
+@pytest.fixture
+def unindexed(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the index of the good dataset as a whole is there, and no other may be made."""
+    open_dataset(Source(path=str(good)))
+    monkeypatch.setattr(lerobot, "index", lambda *_: pytest.fail("it was indexed for a list that cannot be used"))
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -226,13 +234,24 @@ def test_a_deep_check_survives_a_file_that_crashes_the_decoder(good: Path) -> No
         "[" * 100_000,
     ],
 )
-def test_what_is_no_quarantine_list_is_refused(content: str | None, good: Path, tmp_path: Path) -> None:
+def test_what_is_no_quarantine_list_is_refused(
+    content: str | None, good: Path, tmp_path: Path, unindexed: None
+) -> None:
     path = tmp_path / "quarantine.json"
     if content is not None:
         path.write_text(content.replace("REVISION", open_dataset(Source(path=str(good))).revision))
     with pytest.raises(InputError, match=r"quarantine\.json: ") as caught:
         open_dataset(Source(path=str(good), quarantine=str(path)))
     assert "\n" not in str(caught.value)
+    with pytest.raises(InputError, match=r"quarantine\.json: "):
+        require_dataset(DataConfig(path=str(good), quarantine=str(path)))
+
+
+def test_a_quarantine_list_of_another_revision_is_refused(good: Path, tmp_path: Path, unindexed: None) -> None:
+    path = tmp_path / "quarantine.json"
+    path.write_text('{"revision": "another", "episodes": {}}')
+    with pytest.raises(InputError, match="list is of dataset revision 'another', the dataset has "):
+        open_dataset(Source(path=str(good), quarantine=str(path)))
 
 
 def test_a_quarantine_list_that_cannot_be_written_is_one_line(

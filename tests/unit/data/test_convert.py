@@ -26,6 +26,7 @@ from vlarge.data.convert.plan import CameraPlan
 from vlarge.data.convert.run import Conversion, Converter
 from vlarge.data.convert.verify import Mismatch, block_errors, check_episodes, compare_frames, psnr_db
 from vlarge.data.encode import Encoding, encode_clip
+from vlarge.data.formats import lerobot
 from vlarge.data.index import Dataset, open_dataset
 
 TOP, WRIST = "observation.images.top", "observation.images.wrist"
@@ -415,7 +416,11 @@ def test_cameras_of_several_sizes_need_one(make_datasets: ModuleType, sources: P
     _check_same(make_datasets, _open(root), _open(tmp_path / "copy"), SIZE)
 
 
-def test_an_episode_with_numbers_that_are_not_finite_is_left_out_and_named(sources: Path, tmp_path: Path) -> None:
+def test_an_episode_with_numbers_that_are_not_finite_is_left_out_and_named(
+    sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    indexed, index = [], lerobot.index
+    monkeypatch.setattr(lerobot, "index", lambda store, *rest: indexed.append(store) or index(store, *rest))
     source = tmp_path / "source"
     shutil.copytree(sources / "v3.0-h264", source)
     file = sorted(source.glob("data/*/*.parquet"))[0]
@@ -428,6 +433,7 @@ def test_an_episode_with_numbers_that_are_not_finite_is_left_out_and_named(sourc
     done = _convert(source, tmp_path / "copy")
     assert [e.index for e in done.dataset.episodes] == [1, 2, 3, 4, 5]
     assert {(fault.kind, fault.episode) for fault in done.left_out} == {("nan_actions", 0)}
+    assert len(indexed) == 2  # the source and the copy
     origin = json.loads((tmp_path / "copy/meta/source.json").read_text())
     assert origin["episodes"] == [1, 2, 3, 4, 5]
     assert [fault["episode"] for fault in origin["left_out"]] == [0]

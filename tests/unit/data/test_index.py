@@ -7,12 +7,15 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 from vlarge.contracts import InputError
+from vlarge.data import index
 from vlarge.data.cache import ByteCache
 from vlarge.data.config import Source
+from vlarge.data.fetch import Patience, Store, open_store
 from vlarge.data.index import open_dataset, summary
 from vlarge.data.mp4 import read_video_file
 
@@ -137,6 +140,29 @@ def test_the_revision_is_the_contents_and_the_choice(root: Path, tmp_path: Path)
     info = tmp_path / "set/meta/info.json"
     info.write_text(info.read_text().replace("bot", "arm") + " ")
     assert open_dataset(Source(path=str(tmp_path / "set"))).revision != first
+
+
+def test_every_opening_is_as_patient_as_asked_for(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed, asked = tmp_path / "list.json", []
+    listed.write_text(json.dumps({"revision": open_dataset(Source(path=str(root))).revision, "episodes": {"1": "why"}}))
+
+    def noting(address: str, patience: Patience, *rest: Any) -> Store:
+        asked.append(patience.deadline_s)
+        return open_store(address, patience, *rest)
+
+    monkeypatch.setattr(index, "open_store", noting)
+    dataset = open_dataset(Source(path=str(root), quarantine=str(listed)), str(tmp_path / "index"), remote_deadline_s=7)
+    assert [e.index for e in dataset.episodes] == [0, 2, 3]
+    assert asked == [7, 7]
+
+
+def test_leaving_out_afterwards_is_excluding(root: Path) -> None:
+    left = open_dataset(Source(path=str(root))).without({1, 3})
+    excluded = open_dataset(Source(path=str(root), exclude_episodes=(1, 3)))
+    assert left.episodes == excluded.episodes
+    assert (left.revision, left.lengths.tolist()) == (excluded.revision, excluded.lengths.tolist())
+    assert (left.tasks, left.faults, left.camera_keys) == (excluded.tasks, excluded.faults, excluded.camera_keys)
+    assert left.read_table(left.episodes[1]).state_TA[0, 0] == 2
 
 
 class _Blob:

@@ -7,7 +7,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -67,9 +67,8 @@ class Converter:
         self._out, self._size, self._num_workers = Path(out), size, num_workers
         whole = open_dataset(source)
         # A dataset that others read has no row that is not finite.
-        bad = tuple(e.index for e in whole.episodes if e.bad_rows)
-        self._source = replace(source, exclude_episodes=(*source.exclude_episodes, *bad)) if bad else source
-        self._dataset = open_dataset(self._source) if bad else whole
+        bad = {e.index for e in whole.episodes if e.bad_rows}
+        self._source, self._dataset = source, whole.without(bad) if bad else whole
         self._left_out = _left_out(whole, self._dataset)
         if not self._dataset.episodes:
             faults = whole.faults
