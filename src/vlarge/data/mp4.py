@@ -298,8 +298,13 @@ def _is_turned(header: bytes) -> bool:
 
 
 def _timescale(header: bytes) -> int:
-    # mdhd and mvhd: two dates of 4 or 8 bytes, then the time scale.
+    # mdhd and mvhd: two dates of 4 or 8 bytes, the time scale, and the duration in as many bytes as a date.
     return int(struct.unpack_from(">I", header, 20 if header[0] else 12)[0])
+
+
+def _duration_s(header: bytes) -> float:
+    ticks = struct.unpack_from(">Q", header, 24)[0] if header[0] else struct.unpack_from(">I", header, 16)[0]
+    return float(ticks / _timescale(header))
 
 
 def _sizes(stsz: bytes, file_bytes: int) -> np.ndarray:
@@ -336,10 +341,9 @@ def _edit_shift(track: bytes, moov: bytes) -> int:
     if edit_list[0] or struct.unpack_from(">I", edit_list, 4)[0] != 1:
         raise _Unusual
     duration, media_time = struct.unpack_from(">Ii", edit_list, 8)
-    ticks = struct.unpack_from(">I", _box(track, b"mdia", b"mdhd"), 16)[0]
-    seconds = duration / _timescale(_box(moov, b"mvhd"))
-    track_seconds = ticks / _timescale(_box(track, b"mdia", b"mdhd"))
-    if media_time < 0 or seconds < track_seconds - 2e-3 - media_time / _timescale(_box(track, b"mdia", b"mdhd")):
+    shown_s = duration / _timescale(_box(moov, b"mvhd"))
+    header = _box(track, b"mdia", b"mdhd")
+    if media_time < 0 or shown_s < _duration_s(header) - 2e-3 - media_time / _timescale(header):
         raise _Unusual
     return int(media_time)
 

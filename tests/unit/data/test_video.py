@@ -216,16 +216,38 @@ def test_fragmented_and_reordered_files_are_read_too(flags: str, make_datasets: 
         assert make_datasets.decode_identity(to_rgb(picture)) == (0, 0, number)
 
 
+def _with_wide_times(data: bytes, *path: bytes) -> bytes:
+    """Boxes with the media header below `path` in its version 1: dates and duration of 64 bits."""
+    kept = b""
+    while data:
+        size = int.from_bytes(data[:4])
+        kind, content, data = data[4:8], data[8:size], data[size:]
+        if kind == b"mdhd":
+            created, changed, scale, duration = struct.unpack_from(">4I", content, 4)
+            content = b"\1" + content[1:4] + struct.pack(">QQIQ", created, changed, scale, duration) + content[20:]
+        elif kind in path:
+            content = _with_wide_times(content, *path)
+        kept += struct.pack(">I4s", 8 + len(content), kind) + content
+    return kept
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("num_before", [5, 0])
 def test_trimmed_files_show_only_what_their_edit_list_shows(
-    videos: dict[tuple[str, int], Path], tmp_path: Path
+    num_before: int, wide: bool, videos: dict[tuple[str, int], Path], tmp_path: Path
 ) -> None:
-    # As `ffmpeg -ss` without re-encoding leaves them: packets before the edit are decoded and never shown.
+    # As `ffmpeg -ss` and `-t` without re-encoding leave them: packets outside the edit are never shown.
     data = bytearray(videos["libsvtav1", 15].read_bytes())
     edit = data.index(b"elst") + 4
     duration, media_time = struct.unpack_from(">Ii", data, edit + 8)
     table = read_table(videos["libsvtav1", 15])
-    ticks = int(table.pts_F[1]) * 5
-    struct.pack_into(">Ii", data, edit + 8, duration - duration * 5 // NUM_FRAMES, media_time + ticks)
+    ticks = int(table.pts_F[1]) * num_before
+    struct.pack_into(">Ii", data, edit + 8, duration * (NUM_FRAMES - 5) // NUM_FRAMES, media_time + ticks)
+    if wide:
+        start = data.index(b"moov") - 4
+        moov = bytes(data[start : start + int.from_bytes(data[start : start + 4])])
+        data[start + 4 : start + 8] = b"free"  # the other one comes last, so that packets stay where they are
+        data += _with_wide_times(moov, b"moov", b"trak", b"mdia")
     (tmp_path / "video.mp4").write_bytes(data)
     trimmed, reference = read_table(tmp_path / "video.mp4"), all_frames(tmp_path / "video.mp4")
     assert trimmed.num_frames == len(reference) == NUM_FRAMES - 5
