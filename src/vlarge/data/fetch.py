@@ -6,11 +6,13 @@ import hashlib
 import io
 import os
 import re
+import stat
 import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
@@ -106,7 +108,10 @@ class Store(ABC):
 
     @abstractmethod
     def list_files(self, folder: str = "") -> list[Entry]:
-        """All files at any depth below a folder, by name; without hidden ones."""
+        """All files at any depth below a folder, by name; without hidden ones. Raises Unreachable.
+
+        In the list of all files, a folder at the top that may not be read (a disk's lost+found) is passed over.
+        """
 
     def stamp(self) -> str:
         """Changes when a file is added, taken away or written to."""
@@ -142,20 +147,24 @@ class LocalStore(Store):
         self._root = root
 
     def exists(self, file: str) -> bool:
-        return os.path.isfile(self.local_path(file))
+        path = self.local_path(file)
+        try:
+            return stat.S_ISREG(os.stat(path).st_mode)
+        except PermissionError as error:  # whether it is there, nobody knows
+            raise Unreachable(f"{path}: cannot be read ({describe(error)})") from error
+        except (OSError, ValueError):
+            return False
 
     def size(self, file: str) -> int:
-        return os.stat(self.local_path(file)).st_size
+        path = self.local_path(file)
+        return self.patience.try_again(str(path), lambda: os.stat(path).st_size)
 
     def stamp_of(self, file: str) -> str:
         self.require(file)
         return str(os.stat(f"{self._root}/{file}").st_mtime_ns)
 
     def list_files(self, folder: str = "") -> list[Entry]:
-        top = self._root / folder
-        if not top.is_dir():
-            return []
-        return sorted(_walk(str(top), f"{folder.rstrip('/')}/" if folder else "", set()))
+        return sorted(_walk(str(self._root / folder), f"{folder.rstrip('/')}/" if folder else "", set()))
 
     def read(self, file: str, start: int = 0, stop: int | None = None, *, ahead_bytes: int = 0) -> bytes:
         path = f"{self._root}/{file}"
@@ -182,19 +191,26 @@ def _rest(descriptor: int, wanted: int, start: int, data: bytes) -> bytes:
     return b"".join(parts)
 
 
-def _walk(folder: str, prefix: str, above: set[tuple[int, int]]) -> Iterator[Entry]:
-    # Links to folders are followed, unless one leads back to a folder it lies in.
-    about = os.stat(folder)
+def _walk(folder: str, prefix: str, above: set[tuple[int, int]], is_optional: bool = False) -> Iterator[Entry]:
+    # Links to folders are followed, unless one leads back to a folder it lies in. What vanishes meanwhile is not there.
+    try:
+        about = os.stat(folder)
+        with os.scandir(folder) as found:
+            entries = [entry for entry in found if not entry.name.startswith(".")]
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        if is_optional and isinstance(error, PermissionError):
+            return
+        raise Unreachable(f"{folder}: the folder cannot be read ({describe(error)})") from error
     here = (about.st_dev, about.st_ino)
     if here in above:
         return
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.startswith("."):
-                continue
-            if os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir():
-                yield from _walk(entry.path, f"{prefix}{entry.name}/", above | {here})
-            elif os.path.isfile(entry.path) if entry.is_symlink() else entry.is_file():
+    for entry in entries:
+        if os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir():
+            yield from _walk(entry.path, f"{prefix}{entry.name}/", above | {here}, is_optional=not prefix)
+        elif os.path.isfile(entry.path) if entry.is_symlink() else entry.is_file():
+            with suppress(FileNotFoundError):
                 about = entry.stat()
                 yield Entry(prefix + entry.name, about.st_size, str(about.st_mtime_ns))
 

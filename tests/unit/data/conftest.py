@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import os
 import shutil
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -20,8 +22,36 @@ from vlarge.data.config import Source
 from vlarge.data.index import Dataset, open_dataset
 
 MAX_OPEN_S = 60
+NOBODY = 65534
 Copy = Callable[[str], Path]
+Sealed = Callable[[Path], AbstractContextManager[None]]
 Opened = Callable[[Path], Dataset]
+
+
+@pytest.fixture
+def sealed() -> Sealed:
+    """Takes all rights to a path away for a while, from root as well."""
+
+    @contextmanager
+    def seal(path: Path) -> Iterator[None]:
+        user = os.geteuid()
+        path.chmod(0)
+        os.seteuid(user or NOBODY)
+        try:
+            yield
+        finally:
+            os.seteuid(user)
+            path.chmod(0o755)
+
+    return seal
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A folder that everybody may enter; pytest's are its user's own."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        yield Path(folder)
 
 
 @pytest.fixture

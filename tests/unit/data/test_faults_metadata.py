@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from vlarge.data.index import open_dataset
 pytestmark = pytest.mark.long  # the rows of FAULTS.md themselves are in test_faults.py
 
 GOOD = [0, 1, 2, 3, 4, 5]
+TOP = "observation.images.top"
 REFUSED_INFO: dict[str, dict[str, Any]] = {
     "fps in words": {"fps": "30"},
     "fps zero": {"fps": 0},
@@ -138,16 +141,28 @@ def test_no_file_where_one_should_be(kind: str, name: str, good_copy: Callable[[
     assert usable == ("refused" if name == "info.json" else GOOD)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-@pytest.mark.parametrize("name", ["meta", "meta/info.json", "meta/episodes", "data", "videos"])
-def test_what_may_not_be_read_is_named(name: str, good_copy: Callable[[str], Path], outcome: Any) -> None:
-    root = good_copy("v3.0")
-    (root / name).chmod(0)
-    try:
-        usable, faults = outcome(root)
-    finally:
-        (root / name).chmod(0o755)
-    assert usable == "refused" or (usable == [] and faults)
+@pytest.mark.parametrize(
+    "name", ["", "meta", "meta/info.json", "meta/episodes", "data", "data/chunk-000", "videos", f"videos/{TOP}"]
+)
+def test_what_may_not_be_read_is_named(name: str, good_sets: Path, public: Path, sealed: Any) -> None:
+    root = public / "set"
+    shutil.copytree(good_sets / "v3.0", root)
+    with (
+        sealed(root / name),
+        pytest.raises(InputError, match=rf"{re.escape(str(root / name))}.*Permission denied") as no,
+    ):
+        open_dataset(Source(path=str(root)))
+    assert "\n" not in str(no.value)
+
+
+def test_what_lies_beside_a_dataset_need_not_be_readable(
+    good_sets: Path, public: Path, sealed: Any, outcome: Any
+) -> None:
+    root = public / "disk"
+    shutil.copytree(good_sets / "v3.0", root)
+    (root / "lost+found").mkdir()
+    with sealed(root / "lost+found"):
+        assert outcome(root) == (GOOD, set())
 
 
 def test_folders_that_loop_end(good_copy: Callable[[str], Path], outcome: Any) -> None:

@@ -10,12 +10,13 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from vlarge.contracts import InputError
 from vlarge.data import blocks
 from vlarge.data.blocks import BlockCache
 from vlarge.data.check import Unreachable
@@ -63,8 +64,9 @@ def test_a_store_is_names_sizes_and_ranges(store: Store, folder: Path) -> None:
     for start, stop in [(0, None), (0, 10), (990, 1010), (500, 2400), (2490, 9000), (3000, 4000), (7, 7)]:
         assert store.read("a/one.bin", start, stop) == data[start:stop], (start, stop)
     assert store.read("three.bin") == b""
-    with pytest.raises(InputError, match=r"a/none\.bin: .*(exist|No such file)"):
-        store.read("a/none.bin")
+    for ask in (store.read, store.size, store.stamp_of):
+        with pytest.raises(Unreachable, match=r"a/none\.bin: .*(exist|No such file|has gone)"):
+            ask("a/none.bin")
 
 
 def test_libraries_get_a_path_or_a_file(store: Store, folder: Path) -> None:
@@ -85,6 +87,41 @@ def test_links_to_folders_are_followed_but_not_round_in_circles(folder: Path, tm
     assert [e.name for e in open_store(folder).list_files()] == [
         "a/b/two.bin", "a/one.bin", "linked/four.bin", "three.bin",
     ]  # fmt: skip
+
+
+def test_what_vanishes_while_it_is_listed_is_not_listed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scandir = os.scandir
+
+    def slow(path: str) -> AbstractContextManager[list[os.DirEntry[str]]]:
+        with scandir(path) as found:
+            entries = list(found)
+        gone = folder / ("three.bin" if path == str(folder) else "a/b")
+        gone.rename(folder.parent / gone.name)
+        return nullcontext(entries)
+
+    monkeypatch.setattr(os, "scandir", slow)
+    assert [e.name for e in open_store(folder).list_files()] == ["a/one.bin"]
+
+
+def test_a_folder_that_may_not_be_read_is_named_where_it_may_hold_what_is_asked_for(public: Path, sealed: Any) -> None:
+    for name in ("lost+found", "data/one"):
+        (public / name).mkdir(parents=True)
+        (public / name / "file").write_bytes(b"x")
+    store = open_store(public, QUICK)
+    with sealed(public / "lost+found"):
+        assert [e.name for e in store.list_files()] == ["data/one/file"]
+        assert store.exists("data/one/file")
+    with sealed(public / "data/one"):
+        for ask in (
+            store.list_files,
+            store.stamp,
+            lambda: store.list_files("data"),
+            lambda: store.exists("data/one/file"),
+        ):
+            with pytest.raises(Unreachable, match=rf"^{public}/data/one.*cannot be read \(PermissionError"):
+                ask()
+    with sealed(public), pytest.raises(Unreachable, match=rf"^{public}: the folder cannot be read"):
+        store.list_files()
 
 
 def test_the_stamp_changes_with_the_content(folder: Path) -> None:
