@@ -15,12 +15,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, cast
+from typing import BinaryIO, NamedTuple, Protocol, cast
 
 from vlarge.contracts import InputError
 from vlarge.data.check import Unreachable
 
 ADDRESS = re.compile(r"[A-Za-z][\w+.-]*(?:::|://)")
+MAX_LOCAL_READERS = 8  # of a disk; what is read is checked by one thread
+MAX_WAITING_BYTES = 1 << 30  # read and not yet looked at
 MAX_AHEAD_BYTES = 4 << 20
 MAX_GAP_BYTES = 256 << 10  # between two reads in a row: columns that are not wanted
 # Asking again cannot help: these say something about the file, not about the way to it.
@@ -80,15 +82,13 @@ def printable_address(text: str) -> str:
 class Store(ABC):
     """Threads may share one. Files are named relative to it, with "/". `str(store)` is for messages."""
 
-    def __init__(self, name: str, patience: Patience) -> None:
+    def __init__(self, name: str, patience: Patience, num_readers: int) -> None:
         self._name = name
         self.patience = patience
+        self.num_readers = num_readers  # how many files are read at a time when all have to be looked at
 
     def __str__(self) -> str:
         return self._name
-
-    num_readers = 1 + (os.cpu_count() or 1)
-    """How many files are read at a time when all have to be looked at."""
 
     def path(self, file: str) -> str:
         """Where a file lies, for messages."""
@@ -143,7 +143,7 @@ class LocalStore(Store):
     """A folder. Opens a file for each read (about 10 µs beside the read), so descriptors stay few."""
 
     def __init__(self, root: Path, patience: Patience = Patience()) -> None:
-        super().__init__(str(root), patience)
+        super().__init__(str(root), patience, min(len(os.sched_getaffinity(0)), MAX_LOCAL_READERS))
         self._root = root
 
     def exists(self, file: str) -> bool:
@@ -249,18 +249,32 @@ class _StoreFile(io.RawIOBase):
         return len(data)
 
 
-def read_ahead[T](
+class Sized(Protocol):
+    """What knows how much memory it takes."""
+
+    @property
+    def num_bytes(self) -> int: ...
+
+
+def read_ahead[T: Sized](
     read: Callable[[str], T], files: Iterable[str], num_readers: int
 ) -> Iterator[tuple[str, Callable[[], T]]]:
-    """(file, function that returns what was read or raises) in the files' order, read by threads a little ahead."""
+    """(file, function that returns what was read or raises) in the files' order, read by threads a little ahead.
+
+    The first is read alone. As many wait after it as MAX_WAITING_BYTES holds of the largest so far, one at least.
+    """
     with ThreadPoolExecutor(num_readers, "read") as pool:
         waiting: deque[tuple[str, Future[T]]] = deque()
+        largest_bytes, most = 1, 1
         try:
             for file in files:
-                waiting.append((file, pool.submit(read, file)))
-                if len(waiting) > 2 * num_readers:
+                while len(waiting) >= most:
                     first, future = waiting.popleft()
                     yield first, future.result
+                    if not future.exception():
+                        largest_bytes = max(largest_bytes, future.result().num_bytes)
+                    most = max(1, min(2 * num_readers, MAX_WAITING_BYTES // largest_bytes))
+                waiting.append((file, pool.submit(read, file)))
             while waiting:
                 first, future = waiting.popleft()
                 yield first, future.result

@@ -29,10 +29,8 @@ class Objects(Protocol):
 class RemoteStore(Store):
     """Names and sizes are those of one listing, taken when first asked for."""
 
-    num_readers = MAX_READERS
-
     def __init__(self, address: str, patience: Patience, blocks: BlockCache) -> None:
-        super().__init__(printable_address(address).rstrip("/"), patience)
+        super().__init__(printable_address(address).rstrip("/"), patience, MAX_READERS)
         self._blocks = blocks
         self._objects = patience.try_again(str(self), lambda: _objects(address))  # some connect at once
         self._lock = threading.Lock()

@@ -8,16 +8,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from vlarge.data import blocks
+from vlarge.data import blocks, fetch
 from vlarge.data.blocks import BlockCache
 from vlarge.data.check import Unreachable
 from vlarge.data.fetch import Patience, Store, is_address, open_store, printable_address, read_ahead
@@ -190,22 +191,54 @@ def test_addresses_are_shown_without_secrets() -> None:
 def test_reading_ahead_keeps_order_errors_and_a_bound() -> None:
     started: list[str] = []
 
-    def read(file: str) -> str:
+    def read(file: str) -> Content:
         started.append(file)
         if file == "3":
             raise OSError("three")
-        return file
+        return Content(file, 1000)
 
     files = [str(n) for n in range(40)]
     results = []
     for file, result in read_ahead(read, files, 2):
-        assert len(started) <= int(file) + 6
+        assert len(started) <= int(file) + 5
         if file == "3":
             with pytest.raises(OSError, match="three"):
                 result()
         else:
-            results.append(result())
+            results.append(result().file)
     assert results == [f for f in files if f != "3"]
+
+
+@dataclass
+class Content:
+    file: str
+    num_bytes: int
+
+
+@pytest.mark.parametrize(("num_bytes", "most"), [(10, 8), (250, 4), (2000, 1)])
+def test_what_is_read_ahead_is_bounded_in_bytes(num_bytes: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch, "MAX_WAITING_BYTES", 1000)
+    started: list[str] = []
+
+    def read(file: str) -> Content:
+        started.append(file)
+        return Content(file, num_bytes)
+
+    ahead = []
+    for file, result in read_ahead(read, [str(n) for n in range(20)], 4):
+        result()
+        time.sleep(0.005)  # readers do all they may
+        ahead.append(len(started) - int(file) - 1)
+    assert max(ahead) == most - 1
+    assert ahead[0] == 0
+
+
+@pytest.mark.parametrize(("cores", "num_readers"), [({5}, 1), ({1, 2, 7}, 3), (range(64), 8)])
+def test_a_disk_has_a_reader_for_each_core_that_may_be_used(
+    cores: Collection[int], num_readers: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(cores))
+    assert open_store(folder).num_readers == num_readers
 
 
 class Source:
