@@ -1,5 +1,7 @@
 """What the writer writes, LeRobot's own library reads back: every frame, state, action and task."""
 
+import errno
+import fcntl
 import json
 import os
 import subprocess
@@ -19,6 +21,7 @@ from vlarge.contracts import InputError
 from vlarge.data.config import Source
 from vlarge.data.encode import Encoding
 from vlarge.data.formats import series
+from vlarge.data.formats.staging import StagedFolder
 from vlarge.data.formats.write import LeRobotWriter
 from vlarge.data.index import open_dataset
 
@@ -343,6 +346,32 @@ def test_existing_root_is_refused_and_kept(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.rglob("*")] == ["dataset", "precious"]
 
 
+def test_a_link_that_leads_nowhere_is_refused_and_kept(tmp_path: Path) -> None:
+    (tmp_path / "dataset").symlink_to("nowhere")
+    with pytest.raises(InputError, match="exists; choose another folder"):
+        _writer(tmp_path / "dataset")
+    assert [p.name for p in tmp_path.iterdir()] == ["dataset"]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOLCK])
+def test_a_file_system_without_locks_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    (tmp_path / ".old.partial/parts").mkdir(parents=True)
+    monkeypatch.setattr(fcntl, "flock", refused)
+    descriptors = os.listdir("/proc/self/fd")
+    for name in ("new", "old"):
+        message = rf"{name} cannot be claimed for one writer: its file system has no locks \({os.strerror(code)}\)"
+        with pytest.raises(InputError, match=message) as error:
+            StagedFolder(tmp_path / name, resume=True)
+        assert "\n" not in str(error.value)
+    assert os.listdir("/proc/self/fd") == descriptors
+    assert [str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")] == [".old.partial", ".old.partial/parts"]
+
+
 def test_second_writer_is_refused_and_the_first_finishes(episodes: list[Episode], tmp_path: Path) -> None:
     e = episodes[0]
     with _writer(tmp_path / "dataset") as writer:
@@ -378,6 +407,41 @@ def test_what_a_killed_writer_left_is_cleared(episodes: list[Episode], tmp_path:
     assert json.loads((root / "meta/info.json").read_text())["total_episodes"] == 1
     assert [p.name for p in tmp_path.iterdir()] == ["dataset"]
     assert sorted(p.name for p in root.iterdir()) == ["data", "meta", "videos"]
+
+
+KILLED_AFTER = """
+import os, sys
+from pathlib import Path
+from vlarge.data.formats.staging import StagedFolder
+stage = StagedFolder(Path(sys.argv[1]))
+for name in ("whole", "parts"):
+    (stage.path / name).mkdir()
+rename = Path.rename
+def last(self, target):
+    rename(self, target)
+    os._exit(9)
+Path.rename = last
+stage.publish("whole")
+"""
+
+
+def test_what_is_left_beside_a_published_part_is_cleared_and_nothing_else(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", KILLED_AFTER, str(tmp_path / "dataset")]
+    assert subprocess.run(command, check=False).returncode == 9
+    assert (tmp_path / "dataset").is_dir()
+    lock = os.open(tmp_path / ".dataset.partial", os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)  # its writer is still about to clear it
+    with pytest.raises(InputError, match="exists; choose another folder"):
+        StagedFolder(tmp_path / "dataset", resume=True)
+    assert (tmp_path / ".dataset.partial/parts").is_dir()
+    os.close(lock)
+    with pytest.raises(InputError, match="exists; choose another folder"):
+        StagedFolder(tmp_path / "dataset", resume=True)
+    assert [p.name for p in tmp_path.iterdir()] == ["dataset"]
+    (tmp_path / ".dataset.partial/parts").mkdir(parents=True)  # of a conversion that was interrupted
+    with pytest.raises(InputError, match="exists; choose another folder"):
+        StagedFolder(tmp_path / "dataset", resume=True)
+    assert (tmp_path / ".dataset.partial/parts").is_dir()
 
 
 def test_no_episode_is_refused(tmp_path: Path) -> None:
