@@ -200,6 +200,7 @@ def test_frames_of_a_video_that_was_written_to_are_not_kept_ones(make_datasets: 
     video = next((tmp_path / "set").rglob("*.mp4"))
     os.utime(video, ns=(0, 0))  # of a file that was fetched again, the size may be the same
     assert num_decoded() == 12
+    assert len(list((tmp_path / "kept").rglob("*.frames"))) == 2 * 2
 
 
 def test_memory_is_used_again(dataset: Dataset) -> None:
@@ -229,15 +230,23 @@ def test_a_damaged_image_column_is_replaced(make_datasets: ModuleType, tmp_path:
 
 
 def test_a_full_disk_ends_the_keeping_and_not_the_run(
-    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    num_tries = 0
+
     def full(*_: object) -> int:
+        nonlocal num_tries
+        num_tries += 1
         raise OSError(errno.ENOSPC, "No space left on device")
 
     plain = take(stream_of(dataset, size=32, batch_size=9), 12)
     monkeypatch.setattr(os, "pwrite", full)
     kept = take(stream_of(dataset, size=32, batch_size=9, cache_dir=str(tmp_path), cache_bytes=1 << 30), 12)
     assert all(np.array_equal(a.images_NHWC, b.images_NHWC) for a, b in zip(plain, kept, strict=True))
+    assert num_tries == 1
+    [told] = [record.getMessage() for record in caplog.records]
+    assert told.startswith("no more frames are kept in ")
+    assert told.endswith(": No space left on device")
 
 
 # ---- on a dataset in memory
