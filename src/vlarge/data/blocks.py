@@ -123,8 +123,11 @@ class BlockCache:
         unfinished = path.with_name(f"{number}.{os.getpid()}.{threading.get_ident()}.partial")
         try:
             self._make_room(len(block))
-            path.parent.mkdir(parents=True, exist_ok=True)
-            unfinished.write_bytes(block)
+            try:
+                unfinished.write_bytes(block)
+            except FileNotFoundError:  # the first of its file, or another process has removed the emptied folder
+                path.parent.mkdir(parents=True, exist_ok=True)
+                unfinished.write_bytes(block)
             unfinished.rename(path)
         except OSError as error:
             log.warning("blocks of remote files are not kept in %s: %s", self._folder, error.strerror)
@@ -147,6 +150,7 @@ class BlockCache:
             if total > target_bytes or is_stale:
                 with suppress(OSError):
                     os.unlink(path)
+                    os.rmdir(os.path.dirname(path))  # where it was the last one
                 total -= size
 
 

@@ -21,6 +21,7 @@ from vlarge.data.manifest_file import VERSION, Damaged, in_columns, read_manifes
 
 # What of a source decides its manifest, beside the files.
 SETTINGS = ("cameras", "state_key", "action_key", "exclude_episodes")
+MAX_KEPT = 8  # of one dataset, each with other settings: what was used longest ago goes
 log = logging.getLogger(__name__)
 
 
@@ -33,7 +34,7 @@ def obtain(store: Store, source: Source, index_dir: Path, build: Callable[[], Ma
     slot, files = _slot(store, source), _files(store)
     folder = index_dir / f"{slot}-{files}"
     with suppress(Damaged):
-        return read_manifest(folder, store)
+        return _read(folder, store)
     with _claim(index_dir, slot) as is_ours:
         with suppress(Damaged):  # another process may have built it while this one waited
             return read_manifest(folder, store)
@@ -41,18 +42,26 @@ def obtain(store: Store, source: Source, index_dir: Path, build: Callable[[], Ma
         if is_ours and _files(store) == files:
             try:
                 _keep(manifest, folder, slot)
+                _evict(index_dir, slot)
                 return read_manifest(folder, store)
             except (OSError, Damaged) as error:
                 log.warning("the index of %s is not kept: %s", store, error)
         return in_columns(manifest, store)
 
 
+def _read(folder: Path, store: Store) -> Manifest:
+    manifest = read_manifest(folder, store)
+    with suppress(OSError):  # where others may only read
+        os.utime(folder)
+    return manifest
+
+
 def _slot(store: Store, source: Source) -> str:
-    # One kept index for each of these: a newer one replaces it.
+    # One kept index for each of these: a newer one replaces it. The dataset is the part before the dash.
     settings = {name: value for name, value in asdict(source).items() if name in SETTINGS}
     quarantine = Path(source.quarantine).expanduser()
     listed = quarantine.read_text(errors="replace") if source.quarantine and quarantine.is_file() else ""
-    return _hash(json.dumps([str(store), settings, bool(source.quarantine), listed]))
+    return f"{_hash(str(store))}-{_hash(json.dumps([settings, bool(source.quarantine), listed]))}"
 
 
 def _files(store: Store) -> str:
@@ -68,15 +77,31 @@ def _claim(index_dir: Path, slot: str) -> Iterator[bool]:
     # Holds the slot's lock, which ends with the process however that ends; False where there can be none.
     try:
         index_dir.mkdir(parents=True, exist_ok=True)
-        lock = os.open(index_dir / f".{slot}.lock", os.O_RDWR | os.O_CREAT, 0o666)
+        lock = _open_lock(index_dir, slot)
     except OSError as error:
         log.warning("indexes are not kept, %s cannot be written: %s", index_dir, error.strerror)
         yield False
         return
     try:
-        yield _lock(lock, index_dir)
+        yield _lock(lock, index_dir) and _is_in_place(lock, index_dir, slot)
     finally:
         os.close(lock)
+
+
+def _open_lock(index_dir: Path, slot: str) -> int:
+    return os.open(_lock_file(index_dir, slot), os.O_RDWR | os.O_CREAT, 0o666)
+
+
+def _lock_file(index_dir: Path, slot: str) -> Path:
+    return index_dir / f".{slot}.lock"
+
+
+def _is_in_place(lock: int, index_dir: Path, slot: str) -> bool:
+    # A lock that was removed while this process waited for it holds nobody off.
+    try:
+        return os.path.samestat(os.fstat(lock), _lock_file(index_dir, slot).stat())
+    except FileNotFoundError:
+        return False
 
 
 def _lock(descriptor: int, index_dir: Path) -> bool:
@@ -95,3 +120,24 @@ def _keep(manifest: Manifest, folder: Path, slot: str) -> None:
     stage.mkdir()
     write_manifest(manifest, stage)
     stage.rename(folder)
+
+
+def _evict(index_dir: Path, slot: str) -> None:
+    # Other settings of the same dataset, and their locks. A slot that another process is building stays.
+    for old in sorted(index_dir.glob(f"{slot.partition('-')[0]}-*"), key=_used_s)[:-MAX_KEPT]:
+        old_slot = old.name.rpartition("-")[0]
+        with suppress(OSError):
+            lock = _open_lock(index_dir, old_slot)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(old, ignore_errors=True)  # processes that map it keep what they map
+                _lock_file(index_dir, old_slot).unlink()
+            finally:
+                os.close(lock)
+
+
+def _used_s(folder: Path) -> float:
+    try:
+        return folder.stat().st_mtime
+    except FileNotFoundError:  # another process was first to remove it
+        return 0

@@ -338,6 +338,16 @@ def test_the_budget_holds_and_what_was_used_last_stays(tmp_path: Path, monkeypat
 
 
 @pytest.mark.usefixtures("small_blocks")
+def test_a_file_without_blocks_has_no_folder(tmp_path: Path) -> None:
+    source, cache = Source(2 * BLOCK), BlockCache(tmp_path, 16 * BLOCK)
+    for _ in range(2):
+        for number in range(40):
+            assert cache.read(f"key-{number}", 2 * BLOCK, 0, 2 * BLOCK, source.fetch) == source.data
+    assert all(any(folder.iterdir()) for folder in tmp_path.iterdir())
+    assert len(list(tmp_path.iterdir())) <= 8
+
+
+@pytest.mark.usefixtures("small_blocks")
 def test_what_is_here_can_be_read_while_the_folder_is_looked_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -158,6 +159,54 @@ def test_other_settings_have_their_own_index(root: Path, index_dir: Path, tmp_pa
     (tmp_path / "quarantine.json").write_text(listed + " ")
     opened(root, index_dir, quarantine=str(tmp_path / "quarantine.json"))
     assert touched
+
+
+def test_of_one_dataset_those_used_last_are_kept(
+    root: Path, good: Path, index_dir: Path, monkeypatch: pytest.MonkeyPatch, touched: list[str]
+) -> None:
+    monkeypatch.setattr(index_cache, "MAX_KEPT", 2)
+    opened(good, index_dir)
+    mapped = []
+    for number in (1, 2, 3):
+        for entry in kept(index_dir):
+            os.utime(entry, (entry.stat().st_mtime - 60,) * 2)
+        opened(root, index_dir)
+        mapped.append(opened(root, index_dir, exclude_episodes=(number,)))
+    assert len(kept(index_dir)) == 2 + 1
+    assert len(list(index_dir.glob(".*.lock"))) == 2 + 1
+    touched.clear()
+    for dataset, settings in ((root, {}), (root, {"exclude_episodes": (3,)}), (good, {})):
+        opened(dataset, index_dir, **settings)
+    assert touched == []
+    assert [e.index for e in mapped[0].episodes] == [0, 2, 3, 4]  # its files have gone
+
+
+def test_an_index_that_another_process_builds_is_not_evicted(
+    root: Path, index_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_cache, "MAX_KEPT", 1)
+    opened(root, index_dir)
+    lock = os.open(next(index_dir.glob(".*.lock")), os.O_RDWR)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    opened(root, index_dir, exclude_episodes=(1,))
+    assert len(kept(index_dir)) == len(list(index_dir.glob(".*.lock"))) == 2
+    os.close(lock)
+    opened(root, index_dir, exclude_episodes=(2,))
+    assert len(kept(index_dir)) == len(list(index_dir.glob(".*.lock"))) == 1
+
+
+def test_a_lock_that_went_while_it_was_waited_for_holds_nobody_off(
+    root: Path, index_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def evicted(descriptor: int, kind: int) -> None:
+        next(index_dir.glob(".*.lock")).unlink()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", evicted)
+        assert len(opened(root, index_dir).episodes) == 5
+    assert kept(index_dir) == []
+    opened(root, index_dir)
+    assert len(kept(index_dir)) == 1
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "head", "version", "gone", "empty folder"])
