@@ -20,8 +20,9 @@ import pytest
 
 from vlarge.cli import main as cli
 from vlarge.contracts import InputError
-from vlarge.data.config import Source
-from vlarge.data.convert import parts
+from vlarge.data.check import Unreachable
+from vlarge.data.config import DataConfig, Source
+from vlarge.data.convert import parts, run
 from vlarge.data.convert.plan import CameraPlan
 from vlarge.data.convert.run import Conversion, Converter
 from vlarge.data.convert.verify import Mismatch, block_errors, check_episodes, compare_frames, psnr_db
@@ -144,6 +145,14 @@ def test_a_copy_may_be_as_odd_as_its_source_and_no_odder(sources: Path, tmp_path
     check_episodes(odd, odd)
     with pytest.raises(Mismatch, match="the copy has a fault: wrong_totals"):
         check_episodes(good, odd)
+
+
+def test_no_index_of_the_unfinished_copy_is_kept(sources: Path, tmp_path: Path) -> None:
+    index_dir = Path(DataConfig.index_dir).expanduser()
+    _open(sources / "v2.1-h264")
+    before = sorted(index_dir.iterdir())
+    _convert(sources / "v2.1-h264", tmp_path / "copy")
+    assert sorted(index_dir.iterdir()) == before
 
 
 def test_cameras_left_out_stay_out(sources: Path, tmp_path: Path) -> None:
@@ -291,6 +300,24 @@ def test_a_wrong_frame_is_named_and_nothing_is_published(
     assert not out.exists()
     _convert(sources / "v2.1-h264", out, size=SIZE, encoding=Encoding(crf=crf))
     assert len(calls) == 13  # only the wrong part was made again
+
+
+def test_a_store_that_does_not_answer_costs_nothing_that_is_made(
+    sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def outage(*_: object) -> None:
+        raise Unreachable("the store does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "compare_frames", outage)
+        with pytest.raises(Unreachable):
+            _convert(sources / "v2.1-h264", tmp_path / "copy", size=SIZE)
+    joined = tmp_path / ".copy.partial/dataset/meta/info.json"
+    assert joined.is_file()
+    assert len(list(tmp_path.rglob("parts/**/*.npy"))) == 12
+    monkeypatch.setattr(parts, "encode_clip", pytest.fail)
+    _convert(sources / "v2.1-h264", tmp_path / "copy", size=SIZE)
+    assert len(_open(tmp_path / "copy").episodes) == 6
 
 
 def test_a_neighbour_is_found_where_pictures_hardly_differ() -> None:

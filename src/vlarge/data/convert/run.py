@@ -13,16 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from vlarge.contracts import ACTION, STATE, InputError
-from vlarge.data.check import Fault
+from vlarge.data.check import Fault, Unreachable
 from vlarge.data.config import Source
 from vlarge.data.convert.parts import Parts, Stopped
 from vlarge.data.convert.plan import CameraPlan, claim, plan_cameras
 from vlarge.data.convert.verify import Likeness, Verified, check_episodes, check_numbers, compare_frames
 from vlarge.data.encode import Encoding, exact_rate
+from vlarge.data.fetch import open_store
+from vlarge.data.formats import lerobot
 from vlarge.data.formats.describe import INDEX_FEATURES
 from vlarge.data.formats.write import LeRobotWriter
 from vlarge.data.index import Dataset, open_dataset
 from vlarge.data.manifest import Episode
+from vlarge.data.manifest_file import in_columns
 
 SOURCE_FILE = "meta/source.json"  # in the copy: which episode of the source each of its episodes is
 DATASET, PARTS, VERIFIED = "dataset", "parts", "verified.jsonl"
@@ -157,15 +160,17 @@ class _Work:
 
     def verify(self) -> tuple[Likeness, ...]:
         """Compare the copy with the source; raises Mismatch, and forgets what was wrong."""
-        copy = open_dataset(Source(path=str(self.folder / DATASET)))
         verified = Verified(self.folder / VERIFIED)
         try:
+            copy = _open_unkept(self.folder / DATASET)
             check_episodes(self.dataset, copy)
             pairs = list(zip(self.dataset.episodes, copy.episodes, strict=True))
             for pair in pairs:
                 check_numbers(self.dataset, copy, *pair)
             jobs = [(e, c, camera, copy, verified) for e, c in pairs for camera in self.cameras]
             self._side_by_side(self._verify_part, jobs)
+        except Unreachable:
+            raise  # not the copy's fault
         except InputError:
             shutil.rmtree(self.folder / DATASET)
             raise
@@ -178,6 +183,8 @@ class _Work:
             frames = copy.iter_frames(copied, camera.key, range(copied.length))
             try:
                 likeness = compare_frames(episode.index, camera, self.parts.source_frames(episode, camera), frames)
+            except Unreachable:
+                raise
             except InputError:
                 self.parts.remove(episode, camera)
                 raise
@@ -201,6 +208,12 @@ class _Work:
             except BaseException:
                 self.parts.stop.set()
                 raise
+
+
+def _open_unkept(root: Path) -> Dataset:
+    # It is about to be renamed: an index kept of it would never be used again.
+    store, source = open_store(root), Source(path=str(root))
+    return Dataset(store, in_columns(lerobot.index(store, source), store), source)
 
 
 def _raise_first(done: Iterable[Future[Any]]) -> None:
