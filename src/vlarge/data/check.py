@@ -112,6 +112,11 @@ def usable_spans(length: int, bad_rows: Sequence[int], action_horizon: int) -> l
     return [(first, stop) for first, stop in zip(firsts, stops, strict=True) if first < stop]
 
 
+def states_rate(dataset: Dataset) -> bool:
+    """Whether the dataset says how many frames a second has; otherwise `fps` is only what time is shown at."""
+    return all(fault.kind != "unknown_fps" for fault in dataset.faults)
+
+
 def require_trainable(dataset: Dataset) -> None:
     """Raise InputError, in one line, when a dataset can be looked at but not trained on."""
     if not dataset.num_frames:

@@ -61,6 +61,15 @@ def test_info_for_people(good: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "96 × 128" in shown
 
 
+def test_info_says_that_a_rate_is_not_known(
+    make_datasets: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_datasets.make(tmp_path / "set", make_datasets.Spec("rlds", episodes=1, length="3", cameras="top"))
+    assert cli.main(["data", "info", str(tmp_path / "set")]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "rlds, 1 episodes, 3 frames at an unknown rate (time is shown at 10 fps)" in shown
+
+
 def test_check_finds_nothing_in_a_good_dataset(good: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(capsys, "data", "check", str(good)) == (0, {"ok": True, "num_episodes_ok": 4, "faults": []})
 

@@ -155,6 +155,30 @@ def test_no_index_of_the_unfinished_copy_is_kept(sources: Path, tmp_path: Path) 
     assert sorted(index_dir.iterdir()) == before
 
 
+def test_a_rate_that_no_one_states_has_to_be_given(
+    make_datasets: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, out = tmp_path / "records", tmp_path / "copy"
+    make_datasets.make(source, make_datasets.Spec("rlds", episodes=2, length="5", cameras="top"))
+
+    def convert(*options: str) -> tuple[int, str]:
+        return cli.main(["data", "convert", str(source), str(out), *options]), capsys.readouterr().err
+
+    for options, message in (
+        ((), "it does not say how many frames a second has; give the number with --fps"),
+        (("--fps", "0"), "fps is 0; give the number of frames in a second"),
+    ):
+        assert convert(*options) == (2, f"error: {source}: {message}\n" if not options else f"error: {message}\n")
+    assert convert("--fps", "5")[0] == 0
+    copy = _open(out)
+    assert copy.fps == 5
+    times = pq.read_table(next(out.rglob("data/**/*.parquet")))["timestamp"].to_pylist()
+    assert times[:5] == pytest.approx([0, 0.2, 0.4, 0.6, 0.8])
+    assert [make_datasets.decode_identity(i)[2] for i in copy.read_frames(copy.episodes[1], TOP, range(5))] == [
+        *range(5)
+    ]
+
+
 def test_cameras_left_out_stay_out(sources: Path, tmp_path: Path) -> None:
     Converter(Source(path=str(sources / "v3.0-h264"), cameras=(WRIST,)), tmp_path / "copy").run()
     assert list(_open(tmp_path / "copy").cameras) == [WRIST]
@@ -401,6 +425,7 @@ def test_lerobot_reads_the_right_frames(sources: Path, make_datasets: ModuleType
         (["--codec", "av1", "--size", "48"], "av1 needs 64 pixels"),
         (["--cameras", "observation.images.topp"], f"did you mean '{TOP}'"),
         (["--workers", "-1"], "workers is -1"),
+        (["--fps", "10"], "it has 30 frames a second, not 10; leave out --fps"),
     ],
 )
 def test_a_mistake_is_one_line(

@@ -43,6 +43,8 @@ class Convert(Keys):
     """Frames from one key frame to the next."""
     crf: int | None = None
     """Quality of the video, 0 is best."""
+    fps: float | None = None
+    """Frames per second, of a dataset that does not say."""
     cameras: tuple[str, ...] = ()
     """Only these cameras."""
     quarantine: Path | None = None
@@ -65,6 +67,7 @@ def convert(arguments: Convert) -> int:
         arguments.out,
         size=arguments.size,
         encoding=_encoding(arguments),
+        fps=arguments.fps,
         num_workers=arguments.workers or len(os.sched_getaffinity(0)),
     )
     with progress("converting", converter.num_steps) as tell:

@@ -47,6 +47,7 @@ class Stats(Keys):
 
 
 def info(arguments: Info) -> int:
+    from vlarge.data.check import states_rate
     from vlarge.data.index import summary
 
     dataset = open_path(arguments.path, arguments)
@@ -58,11 +59,9 @@ def info(arguments: Info) -> int:
         for key, camera in dataset.cameras.items()
     ]
     numbers = [(key, f["dtype"], f["shape"]) for key, f in dataset.features.items() if key not in dataset.cameras]
-    console().print(
-        f"\n{dataset.root}: {dataset.format}, {len(dataset.episodes)} episodes, {dataset.num_frames} frames "
-        f"at {dataset.fps:g} fps\n",
-        markup=False,
-    )
+    rate = f"{dataset.fps:g} fps" if states_rate(dataset) else f"an unknown rate (time is shown at {dataset.fps:g} fps)"
+    counts = f"{len(dataset.episodes)} episodes, {dataset.num_frames} frames"
+    console().print(f"\n{dataset.root}: {dataset.format}, {counts} at {rate}\n", markup=False)
     print_table("Cameras", ("key", "height × width", "codec", ""), cameras)
     print_table("Features", ("key", "type", "shape"), numbers)
     print_table("Tasks", ("instruction",), [(task,) for task in dataset.tasks])

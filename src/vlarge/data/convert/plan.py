@@ -1,4 +1,4 @@
-"""What a conversion does with each camera, and whether what lies in a folder belongs to it."""
+"""What a conversion does with each camera, at which rate, and whether what lies in a folder belongs to it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vlarge.contracts import InputError
-from vlarge.data.check import BrokenFile
+from vlarge.data.check import BrokenFile, states_rate
 from vlarge.data.encode import Encoding
 from vlarge.data.formats.staging import StagedFolder
 from vlarge.data.index import Dataset
@@ -80,13 +80,28 @@ def _copyable(dataset: Dataset, key: str, videos: dict[str, VideoFile]) -> bool:
     return all(p is not None and clip_packets(videos[p.file], p.first_frame, n) is not None for p, n in parts)
 
 
-def claim(out: Path, dataset: Dataset, cameras: Sequence[CameraPlan], size: int | None) -> StagedFolder:
+def plan_rate(dataset: Dataset, fps: float | None) -> float:
+    """Frames per second of the copy: the dataset's own, or `fps` where it does not say. Raises InputError."""
+    if fps is not None and not 0 < fps < 1e6:
+        raise InputError(f"fps is {fps:g}; give the number of frames in a second")
+    if states_rate(dataset):
+        if fps is not None and fps != dataset.fps:
+            raise InputError(
+                f"{dataset.root}: it has {dataset.fps:.9g} frames a second, not {fps:.9g}; leave out --fps"
+            )
+        return dataset.fps
+    if fps is None:
+        raise InputError(f"{dataset.root}: it does not say how many frames a second has; give the number with --fps")
+    return fps
+
+
+def claim(out: Path, dataset: Dataset, cameras: Sequence[CameraPlan], size: int | None, fps: float) -> StagedFolder:
     """The folder beside `out` to work in, with what an earlier run of the same conversion left there.
 
     Raises InputError when `out` exists, another process is at it, or what was left belongs to another conversion.
     """
     stage = StagedFolder(out, resume=True)
-    plan = _plan(dataset, cameras, size)
+    plan = _plan(dataset, cameras, size, fps)
     try:
         left = _read(stage.path / PLAN)
         if left is None:
@@ -104,12 +119,13 @@ def claim(out: Path, dataset: Dataset, cameras: Sequence[CameraPlan], size: int 
     return stage
 
 
-def _plan(dataset: Dataset, cameras: Sequence[CameraPlan], size: int | None) -> dict[str, Any]:
+def _plan(dataset: Dataset, cameras: Sequence[CameraPlan], size: int | None, fps: float) -> dict[str, Any]:
     plan = {
         "source": dataset.root,
         "revision": dataset.revision,
         "episodes": [[e.index, e.length] for e in dataset.episodes],
         "size": size,
+        "fps": fps,
         "cameras": [asdict(camera) for camera in cameras],
     }
     as_read: dict[str, Any] = json.loads(json.dumps(plan))  # tuples become lists

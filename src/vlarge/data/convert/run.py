@@ -16,7 +16,7 @@ from vlarge.contracts import ACTION, STATE, InputError
 from vlarge.data.check import Fault, Unreachable
 from vlarge.data.config import Source
 from vlarge.data.convert.parts import Parts, Stopped
-from vlarge.data.convert.plan import CameraPlan, claim, plan_cameras
+from vlarge.data.convert.plan import CameraPlan, claim, plan_cameras, plan_rate
 from vlarge.data.convert.verify import Likeness, Verified, check_episodes, check_numbers, compare_frames
 from vlarge.data.encode import Encoding, exact_rate
 from vlarge.data.fetch import open_store
@@ -53,6 +53,7 @@ class Converter:
 
     size: pictures become [size, size, 3], resized with padding as training does it; None keeps theirs.
     encoding: None copies the packets of video that needs no change, and encodes the rest by default.
+    fps: frames per second, for a dataset that does not say; None is for one that does.
     num_workers: threads; memory is a few frames for each. num_steps: frames to make and to check.
     State, action, tasks and pictures are kept, other columns are not.
     Raises InputError when there is nothing to convert, or pictures cannot be what is asked for.
@@ -65,6 +66,7 @@ class Converter:
         *,
         size: int | None = None,
         encoding: Encoding | None = None,
+        fps: float | None = None,
         num_workers: int = 1,
     ) -> None:
         self._out, self._size, self._num_workers = Path(out), size, num_workers
@@ -77,6 +79,7 @@ class Converter:
             faults = whole.faults
             why = f"; the first of {len(faults)} faults: {faults[0]}" if faults else ""
             raise InputError(f"{self._dataset.root}: no episode to convert{why}")
+        self._fps = plan_rate(self._dataset, fps)
         self._cameras = plan_cameras(self._dataset, size, encoding)
         self.num_steps = 2 * self._dataset.num_frames * len(self._cameras)
 
@@ -89,9 +92,9 @@ class Converter:
         part that was wrong is made again the next time.
         """
         dataset = self._dataset
-        stage = claim(self._out, dataset, self._cameras, self._size)
+        stage = claim(self._out, dataset, self._cameras, self._size, self._fps)
         try:
-            parts = Parts(stage.path / PARTS, dataset, self._size, exact_rate(dataset.fps), threading.Event())
+            parts = Parts(stage.path / PARTS, dataset, self._size, exact_rate(self._fps), threading.Event())
             work = _Work(stage.path, parts, self._source, self._cameras, self._num_workers, tell)
             work.make_parts()
             work.join_parts()
@@ -143,10 +146,10 @@ class _Work:
         if root.exists():
             return
         (self.folder / VERIFIED).unlink(missing_ok=True)
-        features, fps = self.dataset.features, self.dataset.fps
+        features = self.dataset.features
         with LeRobotWriter(
             root,
-            fps=fps,
+            fps=float(self.parts.rate),
             cameras={camera.key: (camera.height, camera.width) for camera in self.cameras},
             state_names=_names(features.get(self.source.state_key), self.dataset.state_dim, "state"),
             action_names=_names(features.get(self.source.action_key), self.dataset.action_dim, "action"),
