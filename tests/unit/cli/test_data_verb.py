@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from vlarge.cli import main as cli
-from vlarge.cli.data import look
+from vlarge.cli.data import look, opening
 from vlarge.contracts import InputError
 from vlarge.data.config import DataConfig, Source
 from vlarge.data.deep import Apart, deep_check
@@ -68,6 +68,29 @@ def test_info_says_that_a_rate_is_not_known(
     assert cli.main(["data", "info", str(tmp_path / "set")]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "rlds, 1 episodes, 3 frames at an unknown rate (time is shown at 10 fps)" in shown
+
+
+@pytest.mark.parametrize("command", ["info", "check", "view", "convert"])
+def test_a_long_opening_is_told(
+    command: str, good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "QUIET_S", 0.0)
+    monkeypatch.setattr(opening, "BETWEEN_S", 0.0)
+    root = shutil.copytree(good, tmp_path / "set")  # of which no index is kept
+    more = {"view": ("--episode", "0", "--out", str(tmp_path / "a.png")), "convert": (str(tmp_path / "copy"),)}
+    assert cli.main(["data", command, str(root), *more.get(command, ())]) == 0
+    told = [line for line in capsys.readouterr().err.splitlines() if "files checked" in line]
+    num_files = len(told)
+    assert told == [f"{root}: {number} of {num_files} files checked" for number in range(1, num_files + 1)]
+    assert num_files >= 4
+
+
+@pytest.mark.parametrize("command", ["info", "check", "stats", "bench", "view", "convert"])
+def test_help_says_where_a_dataset_may_lie(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["data", command, "--help"])
+    shown = " ".join(capsys.readouterr().out.replace("│", "").split())
+    assert "A dataset folder, an object store's address, or hf://user/name." in shown
 
 
 def test_check_finds_nothing_in_a_good_dataset(good: Path, capsys: pytest.CaptureFixture[str]) -> None:

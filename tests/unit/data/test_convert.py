@@ -447,6 +447,14 @@ def test_a_folder_that_exists_is_refused(sources: Path, tmp_path: Path, capsys: 
     assert time.monotonic() - start_s < 5
 
 
+def test_a_copy_inside_the_source_is_refused(sources: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(sources)
+    for out in (sources / "v3.0-h264/copy", tmp_path / "link/v3.0-h264/videos/copy"):
+        with pytest.raises(InputError, match=r"copy lies inside the dataset .*v3.0-h264, which would change; choose"):
+            _convert(sources / "v3.0-h264", out)
+        assert not list(out.parent.glob("*copy*"))
+
+
 def test_nothing_to_convert_is_refused(sources: Path, tmp_path: Path) -> None:
     root = tmp_path / "empty"
     shutil.copytree(sources / "v2.1-h264", root)

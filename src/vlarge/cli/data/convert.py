@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from vlarge.cli.data.opening import Keys
+from vlarge.cli.data.opening import Keys, telling
 from vlarge.cli.show import console, print_json, print_table, progress
 
 if TYPE_CHECKING:
@@ -32,9 +32,10 @@ class Convert(Keys):
     """
 
     source: tyro.conf.Positional[str]
-    """A dataset folder, or hf://user/name."""
+    """A dataset folder, an object store's address, or hf://user/name."""
     out: tyro.conf.Positional[Path]
-    """The new dataset's folder; it must not exist. While converting, twice the new dataset's size is needed."""
+    """The new dataset's folder, outside the source; it must not exist. While converting, twice the new dataset's size
+    is needed."""
     size: int | None = None
     """Resize pictures to SIZE x SIZE, padded as in training."""
     codec: str | None = None
@@ -62,14 +63,18 @@ def convert(arguments: Convert) -> int:
     if arguments.workers < 0:
         raise InputError(f"workers is {arguments.workers}; give a number of threads, or 0 for one per processor")
     start_s = time.monotonic()
-    converter = Converter(
-        arguments.source_at(arguments.source, cameras=arguments.cameras, quarantine=str(arguments.quarantine or "")),
-        arguments.out,
-        size=arguments.size,
-        encoding=_encoding(arguments),
-        fps=arguments.fps,
-        num_workers=arguments.workers or len(os.sched_getaffinity(0)),
-    )
+    with telling(arguments.source) as on_progress:
+        converter = Converter(
+            arguments.source_at(
+                arguments.source, cameras=arguments.cameras, quarantine=str(arguments.quarantine or "")
+            ),
+            arguments.out,
+            size=arguments.size,
+            encoding=_encoding(arguments),
+            fps=arguments.fps,
+            num_workers=arguments.workers or len(os.sched_getaffinity(0)),
+            on_progress=on_progress,
+        )
     with progress("converting", converter.num_steps) as tell:
         try:
             done = converter.run(tell)

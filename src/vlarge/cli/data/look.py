@@ -26,7 +26,7 @@ class Info(Keys):
     """
 
     path: tyro.conf.Positional[str]
-    """A LeRobot dataset folder, an object store's address, or hf://user/name."""
+    """A dataset folder, an object store's address, or hf://user/name."""
     json: bool = False
     """Print JSON."""
 
@@ -39,7 +39,7 @@ class Stats(Keys):
     """
 
     path: tyro.conf.Positional[str]
-    """A LeRobot dataset folder, an object store's address, or hf://user/name."""
+    """A dataset folder, an object store's address, or hf://user/name."""
     by: Literal["dataset", "episode", "task"] = "dataset"
     """What rows are taken together."""
     json: bool = False

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -38,8 +38,15 @@ def open_path(path: str, keys: Keys) -> Dataset:
     """Raises InputError, as `open_dataset` does."""
     from vlarge.data.index import open_dataset
 
+    with telling(path) as on_progress:
+        return open_dataset(keys.source_at(path), on_progress=on_progress)
+
+
+@contextmanager
+def telling(path: str) -> Iterator[Callable[[int, int], None]]:
+    """Yields the `on_progress` of `open_dataset`, for a dataset at `path`."""
     with ExitStack() as stack:
-        return open_dataset(keys.source_at(path), on_progress=_teller(path, stack))
+        yield _teller(path, stack)
 
 
 def _teller(path: str, stack: ExitStack) -> Callable[[int, int], None]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import tyro
 
-from vlarge.cli.data.opening import Keys
+from vlarge.cli.data.opening import Keys, telling
 from vlarge.cli.show import console, print_json
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class View(Keys):
     """
 
     path: tyro.conf.Positional[str]
-    """A dataset folder, or hf://user/name."""
+    """A dataset folder, an object store's address, or hf://user/name."""
     episode: int
     """The episode's number in the dataset."""
     out: Path | None = None
@@ -46,7 +46,8 @@ def view(arguments: View) -> int:
         raise InputError(f"{arguments.out}: the name of the file must end with {', '.join(KINDS)}")
     if arguments.out is not None:
         _check_absent(arguments.out)
-    scene = open_scene(arguments.source_at(arguments.path), arguments.episode, arguments.camera)
+    with telling(arguments.path) as on_progress:
+        scene = open_scene(arguments.source_at(arguments.path), arguments.episode, arguments.camera, on_progress)
     out = arguments.out or Path(f"{Path(str(scene.dataset.root)).resolve().name}-episode-{arguments.episode}.png")
     _check_absent(out)
     _write(scene, out)

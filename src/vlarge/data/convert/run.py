@@ -55,8 +55,9 @@ class Converter:
     encoding: None copies the packets of video that needs no change, and encodes the rest by default.
     fps: frames per second, for a dataset that does not say; None is for one that does.
     num_workers: threads; memory is a few frames for each. num_steps: frames to make and to check.
-    State, action, tasks and pictures are kept, other columns are not.
-    Raises InputError when there is nothing to convert, or pictures cannot be what is asked for.
+    on_progress: as for `open_dataset`. State, action, tasks and pictures are kept, other columns are not.
+    Raises InputError when there is nothing to convert, pictures cannot be what is asked for, or `out` lies in the
+    source.
     """
 
     def __init__(
@@ -68,9 +69,11 @@ class Converter:
         encoding: Encoding | None = None,
         fps: float | None = None,
         num_workers: int = 1,
+        on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self._out, self._size, self._num_workers = Path(out), size, num_workers
-        whole = open_dataset(source)
+        whole = open_dataset(source, on_progress=on_progress)
+        _check_outside(self._out, whole)
         # A dataset that others read has no row that is not finite.
         bad = {e.index for e in whole.episodes if e.bad_rows}
         self._source, self._dataset = source, whole.without(bad) if bad else whole
@@ -211,6 +214,12 @@ class _Work:
             except BaseException:
                 self.parts.stop.set()
                 raise
+
+
+def _check_outside(out: Path, dataset: Dataset) -> None:
+    root = dataset.store.local_path("")
+    if root is not None and out.resolve().is_relative_to(root.resolve()):
+        raise InputError(f"{out} lies inside the dataset {dataset.root}, which would change; choose a folder elsewhere")
 
 
 def _open_unkept(root: Path) -> Dataset:

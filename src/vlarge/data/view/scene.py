@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -65,12 +65,18 @@ class Scene:
         return self.dataset.iter_frames(self.episode, camera, frames)
 
 
-def open_scene(source: Source, number: int, cameras: Sequence[str]) -> Scene:
+def open_scene(
+    source: Source,
+    number: int,
+    cameras: Sequence[str],
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Scene:
     """Episode `number` of a dataset, seen by `cameras` (by name or its last part; none means all).
 
+    on_progress: as for `open_dataset`.
     Raises InputError for an episode that does not exist or cannot be read, and for an unknown camera.
     """
-    dataset = open_dataset(source)
+    dataset = open_dataset(source, on_progress=on_progress)
     episode = _episode(dataset, number)
     table = dataset.read_table(episode)
     changes = [t for t, task in enumerate(table.tasks) if t == 0 or task != table.tasks[t - 1]]
