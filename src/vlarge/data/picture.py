@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vlarge.contracts import InputError
 from vlarge.data.transforms.resize import resize_frame, resize_with_pad, rgb_pixels
 
 if TYPE_CHECKING:
@@ -18,11 +19,19 @@ def to_rgb(picture: av.VideoFrame | np.ndarray) -> np.ndarray:
 
 
 def write_rgb(picture: av.VideoFrame | np.ndarray, out_HWC: np.ndarray) -> None:
-    """Fill `out_HWC`, uint8 [H, W, 3]: a square one where the picture is of another size, which is then resized."""
+    """Fill `out_HWC`, uint8 [H, W, 3]. A picture of another size is resized with padding where H = W.
+
+    Raises InputError where it is not: padding is defined for squares.
+    """
     height, width = out_HWC.shape[:2]
+    own = picture.shape[:2] if isinstance(picture, np.ndarray) else (picture.height, picture.width)
+    if own != (height, width) and height != width:
+        raise InputError(
+            f"a picture of {own[0]}x{own[1]} where {height}x{width} is wanted: give a size, so that all become squares"
+        )
     if isinstance(picture, np.ndarray):
-        out_HWC[...] = picture if picture.shape == out_HWC.shape else resize_with_pad(picture, height)
-    elif (picture.height, picture.width) == (height, width):
+        out_HWC[...] = resize_with_pad(picture, height) if own != (height, width) else picture
+    elif own == (height, width):
         out_HWC[...] = rgb_pixels(picture)
     else:
         resize_frame(picture, height, out_HWC)

@@ -12,6 +12,8 @@ import pytest
 import torch
 from torch.nn.functional import interpolate
 
+from vlarge.contracts import InputError
+from vlarge.data.picture import write_rgb
 from vlarge.data.transforms import resize_frame, resize_with_pad
 from vlarge.data.transforms.resize import placement
 
@@ -149,3 +151,17 @@ def test_no_torch_is_imported() -> None:
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("is_video", [False, True])
+def test_a_picture_of_another_size_becomes_a_square_or_is_refused(is_video: bool) -> None:
+    image = _smooth(48, 64)
+    picture = av.VideoFrame.from_ndarray(image, format="rgb24") if is_video else image
+    same, square = np.zeros_like(image), np.zeros((32, 32, 3), np.uint8)
+    write_rgb(picture, same)
+    write_rgb(picture, square)
+    assert (same == image).all()
+    assert (square == resize_with_pad(image, 32)).all()
+    for shape in ((24, 40, 3), (48, 40, 3), (40, 64, 3)):
+        with pytest.raises(InputError, match=f"a picture of 48x64 where {shape[0]}x{shape[1]} is wanted: give a size"):
+            write_rgb(picture, np.zeros(shape, np.uint8))
