@@ -172,6 +172,7 @@ def test_a_rate_that_no_one_states_has_to_be_given(
     assert convert("--fps", "5")[0] == 0
     copy = _open(out)
     assert copy.fps == 5
+    assert copy.features["action"]["names"] == [f"action_{i}" for i in range(copy.action_dim)]
     times = pq.read_table(next(out.rglob("data/**/*.parquet")))["timestamp"].to_pylist()
     assert times[:5] == pytest.approx([0, 0.2, 0.4, 0.6, 0.8])
     assert [make_datasets.decode_identity(i)[2] for i in copy.read_frames(copy.episodes[1], TOP, range(5))] == [

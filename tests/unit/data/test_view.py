@@ -10,8 +10,10 @@ import pytest
 from PIL import Image, ImageDraw
 
 from vlarge.cli import main as cli
+from vlarge.contracts import InputError
 from vlarge.data.config import Source
 from vlarge.data.formats.write import LeRobotWriter
+from vlarge.data.view import film, text
 from vlarge.data.view.plots import COLOURS, Panel, constant_note, draw_panel, nice_range, panels_of
 from vlarge.data.view.scene import Curves, open_scene
 from vlarge.data.view.sheet import MARGIN, WIDTH, draw_sheet, even_frames
@@ -82,6 +84,16 @@ def test_one_camera_is_one_row(root: Path, make_datasets: ModuleType) -> None:
     assert [who[:2] for who in found] == [(1, 0)] * 8
 
 
+def test_a_name_that_several_cameras_have_is_refused(make_datasets: ModuleType, tmp_path: Path) -> None:
+    head, wrist = "observation.images.head.left", "observation.images.wrist.left"
+    spec = make_datasets.Spec(episodes=1, length="3", codec="h264", cameras=f"{head},{wrist}")
+    make_datasets.make(tmp_path / "set", spec)
+    source = Source(path=str(tmp_path / "set"))
+    with pytest.raises(InputError, match=f"camera left may be {head} or {wrist}; give the whole name"):
+        open_scene(source, 0, ["left"])
+    assert open_scene(source, 0, [wrist, head]).cameras == (wrist, head)
+
+
 def test_what_is_said_about_the_episode(root: Path) -> None:
     scene = open_scene(Source(path=str(root)), 0, ())
     assert scene.title == "kitchen · episode 0"
@@ -148,20 +160,40 @@ def test_long_texts_fit() -> None:
     assert wrap("", 20, 100, 3) == [""]
 
 
+@pytest.mark.parametrize("word", ["put the red cup on the shelf ", "x", "棚"])
+def test_little_more_than_what_fits_of_a_long_text_is_measured(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    long, measured = (word * 4000)[:4000], []
+    monkeypatch.setattr(text, "width_of", lambda line, size: measured.append(len(line)) or width_of(line, size))
+    short = shorten(long, 20, 500)
+    kept = len(short) - 1
+    assert short == long[:kept] + "…"
+    assert width_of(short, 20) <= 500 < width_of(long[: kept + 1] + "…", 20)
+    assert sum(measured) < 4000 + 20 * kept
+    measured.clear()
+    lines = wrap(long, 20, 500, 10_000)
+    assert "".join(lines).replace(" ", "") == long.replace(" ", "")
+    assert max(width_of(line, 20) for line in lines) <= 500
+    assert sum(measured) < 20 * 4000
+
+
 def test_characters_that_no_font_has_are_escaped() -> None:
     line, font = shaped("a\u0378\nb", 20)
     assert line == "a\\u0378 b"
     ImageDraw.Draw(Image.new("RGB", (10, 10))).text((0, 0), line, font=font)
 
 
-def test_the_film_has_every_frame(root: Path, here: Path) -> None:
-    assert cli.main(["data", "view", str(root), "--episode", "0", "--out", "film.mp4", "--camera", "top"]) == 0
+def test_the_film_has_every_frame_of_each_camera(root: Path, make_datasets: ModuleType, here: Path) -> None:
+    assert cli.main(["data", "view", str(root), "--episode", "1", "--out", "film.mp4"]) == 0
     with av.open("film.mp4") as container:
         frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
         assert container.streams.video[0].average_rate == 10
     assert len(frames) == LENGTH
     assert frames[0].shape[1] == WIDTH
-    assert np.abs(frames[0].astype(int) - frames[20]).max() > 100
+    _, boxes = film._page(open_scene(Source(path=str(root)), 1, ()))
+    for camera, (left, top, width, height) in enumerate(boxes):
+        found = [make_datasets.decode_identity(frame[top : top + height, left : left + width]) for frame in frames]
+        assert found == [(camera, 1, t) for t in range(LENGTH)]
+    assert len(boxes) == 2
 
 
 def test_the_recording_is_rerun_s(root: Path, here: Path) -> None:

@@ -19,6 +19,7 @@ from vlarge.data.convert.parts import Parts, Stopped
 from vlarge.data.convert.plan import CameraPlan, claim, plan_cameras, plan_rate
 from vlarge.data.convert.verify import Likeness, Verified, check_episodes, check_numbers, compare_frames
 from vlarge.data.encode import Encoding, exact_rate
+from vlarge.data.features import dimension_names
 from vlarge.data.fetch import open_store
 from vlarge.data.formats import lerobot
 from vlarge.data.formats.describe import INDEX_FEATURES
@@ -154,8 +155,8 @@ class _Work:
             root,
             fps=float(self.parts.rate),
             cameras={camera.key: (camera.height, camera.width) for camera in self.cameras},
-            state_names=_names(features.get(self.source.state_key), self.dataset.state_dim, "state"),
-            action_names=_names(features.get(self.source.action_key), self.dataset.action_dim, "action"),
+            state_names=dimension_names(features.get(self.source.state_key, {}), self.dataset.state_dim, "state_"),
+            action_names=dimension_names(features.get(self.source.action_key, {}), self.dataset.action_dim, "action_"),
             robot_type=_robot_type(self.dataset),
         ) as writer:
             for episode in self.dataset.episodes:
@@ -232,16 +233,6 @@ def _raise_first(done: Iterable[Future[Any]]) -> None:
     errors = [error for future in done if (error := future.exception()) is not None]
     for error in sorted(errors, key=lambda e: isinstance(e, Stopped)):
         raise error
-
-
-def _names(feature: Any, dim: int, prefix: str) -> list[str]:
-    """The names of a feature's dimensions, however they are written down; numbered where they are not."""
-    names = feature.get("names") if feature else None
-    if isinstance(names, dict) and len(names) == 1:
-        names = next(iter(names.values()))
-    if isinstance(names, list) and len(names) == dim and all(isinstance(name, str) for name in names):
-        return names
-    return [f"{prefix}_{i}" for i in range(dim)]
 
 
 def _robot_type(dataset: Dataset) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from vlarge.contracts import ACTION, STATE, InputError
 from vlarge.data.config import PreparedSource
+from vlarge.data.features import dimension_names
 from vlarge.data.stats import Accumulator, FeatureStats, dataset_stats, merge
 from vlarge.data.transforms.stages import Chain, Relative, Rename, Rescale, Select, Stage
 
@@ -72,16 +73,6 @@ def camera_slots(config: PreparedSource, dataset: Dataset) -> dict[str, str]:
     if len(names) != len(keys):
         raise InputError(f"data.camera_slots names {len(names)} cameras, in use are {len(keys)}: {', '.join(keys)}")
     return dict(zip(keys, names, strict=True))
-
-
-def dimension_names(feature: Mapping[str, Any], num_dims: int) -> list[str]:
-    """Names of a feature's dimensions where its metadata has one for each, as a list or grouped; else its numbers."""
-    names = feature.get("names")
-    while isinstance(names, Mapping) and len(names) == 1:
-        names = next(iter(names.values()))
-    if isinstance(names, list) and len(names) == num_dims and all(isinstance(n, str) for n in names):
-        return names
-    return [str(number) for number in range(num_dims)]
 
 
 def _find(setting: str, wanted: Sequence[str], names: Sequence[str]) -> tuple[int, ...]:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from vlarge.contracts import InputError
 from vlarge.data.config import Source
+from vlarge.data.features import dimension_names
 from vlarge.data.index import Dataset, open_dataset
 from vlarge.data.manifest import Episode
 
@@ -57,9 +57,6 @@ class Scene:
         length, fps = self.episode.length, self.dataset.fps
         return f"{length:,} frame{'s' * (length != 1)} · {length / fps:.1f} s at {fps:g} fps · {self.dataset.format}"
 
-    def task_at(self, frame: int) -> str:
-        return [text for first, text in self.tasks if first <= frame][-1]
-
     def pictures(self, camera: str, frames: Sequence[int]) -> Iterator[np.ndarray]:
         """uint8 [H, W, 3] of these frames (ascending), one at a time."""
         return self.dataset.iter_frames(self.episode, camera, frames)
@@ -74,7 +71,8 @@ def open_scene(
     """Episode `number` of a dataset, seen by `cameras` (by name or its last part; none means all).
 
     on_progress: as for `open_dataset`.
-    Raises InputError for an episode that does not exist or cannot be read, and for an unknown camera.
+    Raises InputError for an episode that does not exist or cannot be read, and for a camera that is unknown or may be
+    several.
     """
     dataset = open_dataset(source, on_progress=on_progress)
     episode = _episode(dataset, number)
@@ -87,8 +85,8 @@ def open_scene(
         tasks=tuple((t, table.tasks[t]) for t in changes),
         faults=tuple(f"{f.kind}: {f.file}: {f.detail}" for f in dataset.faults if f.episode == number),
         curves=(
-            Curves("State", table.state_TA, _names(dataset.features.get(source.state_key), dataset.state_dim)),
-            Curves("Action", table.action_TA, _names(dataset.features.get(source.action_key), dataset.action_dim)),
+            Curves("State", table.state_TA, _names(dataset, source.state_key, dataset.state_dim)),
+            Curves("Action", table.action_TA, _names(dataset, source.action_key, dataset.action_dim)),
         ),
     )
 
@@ -110,19 +108,17 @@ def _span(numbers: Sequence[int]) -> str:
     return f"{numbers[0]} to {numbers[-1]}{gaps}"
 
 
+def _names(dataset: Dataset, key: str, num_dims: int) -> tuple[str, ...]:
+    return tuple(dimension_names(dataset.features.get(key, {}), num_dims))
+
+
 def _camera(dataset: Dataset, name: str) -> str:
-    known = {key.rpartition(".")[2]: key for key in dataset.camera_keys} | {key: key for key in dataset.camera_keys}
-    if name in known:
-        return known[name]
-    close = difflib.get_close_matches(name, known, 1)
-    hint = f"did you mean {close[0]}?" if close else f"it has: {', '.join(dataset.camera_keys) or 'none'}"
+    keys = dataset.camera_keys
+    meant = [key for key in keys if key == name] or [key for key in keys if key.rpartition(".")[2] == name]
+    if len(meant) == 1:
+        return meant[0]
+    if meant:
+        raise InputError(f"{dataset.root}: camera {name} may be {' or '.join(meant)}; give the whole name")
+    close = difflib.get_close_matches(name, [*(key.rpartition(".")[2] for key in keys), *keys], 1)
+    hint = f"did you mean {close[0]}?" if close else f"it has: {', '.join(keys) or 'none'}"
     raise InputError(f"{dataset.root}: no camera {name}; {hint}")
-
-
-def _names(feature: Any, dim: int) -> tuple[str, ...]:
-    names = feature.get("names") if feature else None
-    if isinstance(names, dict) and len(names) == 1:
-        names = next(iter(names.values()))
-    if isinstance(names, list) and len(names) == dim:
-        return tuple(str(name) for name in names)
-    return tuple(f"{i}" for i in range(dim))

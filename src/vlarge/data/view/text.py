@@ -51,9 +51,22 @@ def shorten(text: str, size: int, max_width: float) -> str:
     """The text, or as much of it as fits, with an ellipsis."""
     if width_of(text, size) <= max_width:
         return text
-    while text and width_of(text + "…", size) > max_width:
-        text = text[:-1]
-    return text + "…"
+    return text[: _num_fitting(text, "…", size, max_width)] + "…"
+
+
+def _num_fitting(text: str, ending: str, size: int, max_width: float) -> int:
+    # How many of its first characters fit, with `ending` behind them. Little more than these is measured.
+    too_many = 1
+    while too_many <= len(text) and width_of(text[:too_many] + ending, size) <= max_width:
+        too_many *= 2
+    fitting, too_many = too_many // 2, min(too_many, len(text) + 1)
+    while too_many - fitting > 1:
+        middle = (fitting + too_many) // 2
+        if width_of(text[:middle] + ending, size) <= max_width:
+            fitting = middle
+        else:
+            too_many = middle
+    return fitting
 
 
 def wrap(text: str, size: int, max_width: float, max_lines: int) -> list[str]:
@@ -76,8 +89,7 @@ def _pieces(text: str, size: int, max_width: float) -> list[str]:
     # Words, and parts of words that are wider than a line (languages without spaces).
     pieces = []
     for word in text.split():
-        while width_of(word, size) > max_width:
-            cut = next(n for n in range(len(word) - 1, 0, -1) if n == 1 or width_of(word[:n], size) <= max_width)
+        while (cut := max(1, _num_fitting(word, "", size, max_width))) < len(word):
             pieces.append(word[:cut])
             word = word[cut:]
         pieces.append(word)

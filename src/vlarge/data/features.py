@@ -1,0 +1,19 @@
+"""What a dataset's metadata says about the numbers of a feature."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def dimension_names(feature: Mapping[str, Any], num_dims: int, prefix: str = "") -> list[str]:
+    """Names of a feature's dimensions where its metadata has one for each, as a list or grouped; else their numbers.
+
+    prefix: what stands before a number.
+    """
+    names = feature.get("names")
+    while isinstance(names, Mapping) and len(names) == 1:
+        names = next(iter(names.values()))
+    if isinstance(names, list) and len(names) == num_dims and all(isinstance(n, str) for n in names):
+        return names
+    return [f"{prefix}{number}" for number in range(num_dims)]
