@@ -123,7 +123,7 @@ def test_resized_copies_show_what_training_would_see(
 
 def test_records_with_instructions_are_converted(make_datasets: ModuleType, tmp_path: Path) -> None:
     make_datasets.make(tmp_path / "source", make_datasets.Spec("rlds", episodes=3, length="5:8"))
-    _convert(tmp_path / "source", tmp_path / "copy")
+    _convert(tmp_path / "source", tmp_path / "copy", fps=10)
     assert _check_same(make_datasets, _open(tmp_path / "source"), _open(tmp_path / "copy"), None) > 34
 
 
@@ -131,7 +131,7 @@ def test_records_without_instructions_are_converted(make_datasets: ModuleType, t
     make_datasets.make(tmp_path / "source", make_datasets.Spec("rlds", episodes=2, length="5"))
     path = next(tmp_path.rglob("features.json"))
     path.write_text(path.read_text().replace("language_instruction", "not_written"))
-    _convert(tmp_path / "source", tmp_path / "copy")
+    _convert(tmp_path / "source", tmp_path / "copy", fps=10)
     copy = _open(tmp_path / "copy")
     assert [copy.read_table(e).tasks for e in copy.episodes] == [[""] * 5] * 2
     assert [(fault.kind, fault.action) for fault in copy.faults] == [("no_instruction", "report")]
