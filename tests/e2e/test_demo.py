@@ -39,7 +39,18 @@ def test_the_loop_at_its_smallest(tmp_path: Path) -> None:
     assert result["num_episodes"] == 2
     assert result["verdict"] in ("promote", "reject", "undecided")
     assert result.keys() == {
-        *("seed", "success_rate", "num_success", "num_episodes", "wilson95", "verdict", "loop_s", "stages_s")
+        *(
+            "seed",
+            "steps",
+            "planned_steps",
+            "success_rate",
+            "num_success",
+            "num_episodes",
+            "wilson95",
+            "verdict",
+            "loop_s",
+            "stages_s",
+        )
     }
     assert result["stages_s"].keys() == {"record", "train", "baseline", "evaluate", "gate", "report"}
     page = (run / "report.html").read_text()

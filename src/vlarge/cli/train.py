@@ -16,7 +16,8 @@ HELP = "train a policy from a recipe; under torchrun it is distributed"
 
 USAGE = """usage: vlarge train RECIPE [@OVERLAY.toml …] [--table.key VALUE …] [--resume]
 
-Train on a LeRobot dataset as the recipe says. The run directory receives steps.jsonl, tensorboard/ and checkpoints/.
+Train on a LeRobot or RLDS dataset as the recipe says. The run directory receives steps.jsonl, tensorboard/ and
+checkpoints/.
 
   RECIPE           a TOML file; recipes/finetune.toml is a good start
   @OVERLAY.toml    more files, each changes what the ones before it say

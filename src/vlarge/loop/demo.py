@@ -88,8 +88,11 @@ def run_demo(recipe: Recipe, say: Say = lambda line: None) -> dict[str, Any]:
         trainer = Trainer(recipe)
         untrained = trainer.save()
         trained = trainer.train()
+        num_steps = trainer.step
         if not trainer.finished:
             raise KeyboardInterrupt  # the trainer saved and left; nobody waits for a verdict on half a training
+    if num_steps < recipe.train.steps:
+        say(f"         {num_steps} of {recipe.train.steps} steps fitted into this machine's time")
     plan = make_plan(recipe.evaluate, recipe.sim)
     with clock.stage("baseline", f"the untrained policy, {len(plan.keys)} episodes"):
         _judge(plan, untrained, recipe, videos=0)
@@ -98,9 +101,9 @@ def run_demo(recipe: Recipe, say: Say = lambda line: None) -> dict[str, Any]:
     with clock.stage("gate", "trained against untrained"):
         verdict = _gate(untrained, trained, recipe)
     with clock.stage("report", "report.html"):
-        write_json(run_dir / "demo.json", _result(recipe, summary, verdict, clock))
+        write_json(run_dir / "demo.json", _result(recipe, num_steps, summary, verdict, clock))
         write_report(run_dir)
-    result = _result(recipe, summary, verdict, clock)
+    result = _result(recipe, num_steps, summary, verdict, clock)
     write_json(run_dir / "demo.json", result)
     return result
 
@@ -155,9 +158,13 @@ def _gate(untrained: Path, trained: Path, recipe: Recipe) -> dict[str, Any]:
     return verdict
 
 
-def _result(recipe: Recipe, summary: dict[str, Any], verdict: dict[str, Any], clock: _StageClock) -> dict[str, Any]:
+def _result(
+    recipe: Recipe, num_steps: int, summary: dict[str, Any], verdict: dict[str, Any], clock: _StageClock
+) -> dict[str, Any]:
     return {
         "seed": recipe.run.seed,
+        "steps": num_steps,
+        "planned_steps": recipe.train.steps,
         "success_rate": summary["success_rate"],
         "num_success": summary["num_success"],
         "num_episodes": summary["num_episodes"],

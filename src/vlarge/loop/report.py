@@ -60,7 +60,7 @@ def _sections(facts: RunFacts) -> list[Html]:
         verdict_section(facts),
         results_section(facts.candidate, facts.baseline) if facts.candidate else None,
         video_section(judged),
-        training_section(facts.steps),
+        training_section(facts),
         time_section(facts),
         reproduction_section(facts),
     ]

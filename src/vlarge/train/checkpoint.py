@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed.checkpoint as dcp
+from safetensors import SafetensorError
 
 from vlarge.contracts import InputError
 
@@ -36,9 +37,9 @@ class Checkpoints:
             save_state(staging / "training_state", training_state)
             _flush(staging)
             staging.rename(final)
-        except OSError as error:
+        except (OSError, SafetensorError, dcp.CheckpointException) as error:
             shutil.rmtree(staging, ignore_errors=True)
-            why = "the disk is full" if error.errno == errno.ENOSPC else str(error)
+            why = "the disk is full" if os.strerror(errno.ENOSPC) in str(error) else _reason(error)
             raise InputError(f"could not save {final}: {why}; the checkpoints before it are untouched") from error
         self._point_last_at(final)
         self._prune()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 import signal
 import statistics
 import sys
@@ -33,7 +34,7 @@ from vlarge.train.fit import fit
 from vlarge.train.optim import build_optimizer, learning_rate, update
 from vlarge.train.parallel.data import reducing, replicate
 from vlarge.train.parallel.mesh import World
-from vlarge.train.run_dir import check_vacant, locked, truncate_steps
+from vlarge.train.run_dir import check_vacant, clear, locked, truncate_steps
 from vlarge.train.step import compute_dtype, flow_loss, precision
 from vlarge.train.timing import Stopwatch
 from vlarge.train.track import open_trackers
@@ -211,7 +212,10 @@ class Trainer:
             return
         with locked(self.run_dir):
             self._write_recipe()
-            truncate_steps(self.run_dir / "steps.jsonl", self.step)
+            if self.checkpoints.last():
+                truncate_steps(self.run_dir / "steps.jsonl", self.step)
+            else:
+                clear(self.run_dir)
             tensorboard, steps = self.recipe.track.tensorboard, self.recipe.train.steps
             with open_trackers(self.run_dir, tensorboard=tensorboard, total_steps=steps, done_steps=self.step) as all:
                 yield all
@@ -300,6 +304,8 @@ def stop_on_signal() -> Iterator[list[int]]:
 
     def note(number: int, _frame: object) -> None:
         received.append(number)
+        # Not print: it may be at work already when the signal comes.
+        os.write(2, b"stopping: the run is saved after this step; Ctrl-C again leaves at once\n")
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}

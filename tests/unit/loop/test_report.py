@@ -110,9 +110,9 @@ def write_film(path: Path, shade: int) -> None:
     film.save(path, 80.0)
 
 
-def write_demo(run_dir: Path) -> None:
+def write_demo(run_dir: Path, **more: int) -> None:
     stages_s = {"record": 60.0, "train": 240.0, "evaluate": 42.0}
-    result = {"seed": 3, "success_rate": 0.75, "verdict": "promote", "loop_s": 402.0, "stages_s": stages_s}
+    result = {"seed": 3, "success_rate": 0.75, "verdict": "promote", "loop_s": 402.0, "stages_s": stages_s} | more
     (run_dir / "demo.json").write_text(json.dumps(result))
 
 
@@ -407,3 +407,9 @@ def test_the_page_is_written_whole_or_not_at_all(run_dir: Path, monkeypatch: pyt
 def test_the_page_is_a_function_of_the_run(run_dir: Path) -> None:
     first = write_report(run_dir).read_bytes()
     assert write_report(run_dir).read_bytes() == first
+
+
+@pytest.mark.parametrize(("planned", "is_told"), [(10_000, True), (300, False), (0, False)])
+def test_a_training_cut_short_is_told(planned: int, is_told: bool, run_dir: Path) -> None:
+    write_demo(run_dir, planned_steps=planned)
+    assert ("Cut short" in write_report(run_dir).read_text()) == is_told

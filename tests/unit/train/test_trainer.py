@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from vlarge import recipe as recipes
@@ -117,6 +118,16 @@ def test_a_run_directory_is_not_overwritten(small: Recipe) -> None:
         Trainer(small)
 
 
+def test_a_run_without_a_checkpoint_gives_way_to_a_new_one(small: Recipe) -> None:
+    run = Path(small.run.dir)
+    (run / "checkpoints/.00000003.partial").mkdir(parents=True)
+    (run / "steps.jsonl").write_text('{"step": 1, "loss": 9.0}\n')
+    Trainer(small).train()
+    steps = [json.loads(line)["step"] for line in (run / "steps.jsonl").read_text().splitlines()]
+    assert steps == list(range(1, small.train.steps + 1))
+    assert not list(run.rglob("*.partial"))
+
+
 def test_two_runs_cannot_write_to_one_directory(small: Recipe) -> None:
     first, second = Trainer(small), Trainer(small)
     with first._opened(), pytest.raises(InputError, match="another run is writing"):
@@ -148,14 +159,23 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_goes_on(small: Reci
     assert Trainer(small, resume=True).step == 0
 
 
-def test_a_full_disk_leaves_the_last_checkpoint(small: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+    ],
+)
+def test_a_full_disk_leaves_the_last_checkpoint(
+    error: Exception, small: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trainer = Trainer(small)
     trainer.save()
     before = weights(tmp_path / "run")
     trainer.step = 5
 
     def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise error
 
     monkeypatch.setattr(checkpoint, "save_state", full)
     with pytest.raises(InputError, match="the disk is full; the checkpoints before it are untouched"):

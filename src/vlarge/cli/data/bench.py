@@ -10,6 +10,7 @@ import tyro
 
 from vlarge.cli.data.opening import Keys
 from vlarge.cli.show import print_json, print_table
+from vlarge.contracts import InputError
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,8 @@ class Bench(Keys):
 def bench(arguments: Bench) -> int:
     from vlarge.data.bench import Measurement, measure
 
+    if arguments.batch < 1:
+        raise InputError(f"batch is {arguments.batch}; give the number of samples in a batch")
     found = measure(
         Measurement(
             path=arguments.path,

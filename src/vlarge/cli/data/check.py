@@ -89,7 +89,8 @@ def _answer(arguments: Check, num_episodes: int, faults: Sequence[Fault]) -> int
         print_json({"ok": code == 0, "num_episodes_ok": num_episodes, "faults": [asdict(fault) for fault in faults]})
         return code
     verdict = ("good", "usable, without what is in quarantine", "refused")[code]
-    console().print(f"\n{arguments.path}: {verdict}. {num_episodes} episodes can be read.\n", markup=False)
+    noun = "episode" if num_episodes == 1 else "episodes"
+    console().print(f"\n{arguments.path}: {verdict}. {num_episodes} {noun} can be read.\n", markup=False)
     if faults:
         print_faults(faults)
     return code

@@ -140,7 +140,8 @@ def _declared(dataset: Dataset, stats: dict[str, FeatureStats]) -> list[str]:
         except (OSError, ValueError, RecursionError, LookupError, TypeError):
             continue
         worst = _share(np.abs(off), feature.max - feature.min)
-        lines.append(f"{key}: q01 and q99 in meta/stats.json are off by up to {worst:.1%} of the range.")
+        found = f"are off by up to {worst:.1%} of the range" if worst >= 0.0005 else "agree"
+        lines.append(f"{key}: q01 and q99 in meta/stats.json {found}.")
     return lines
 
 

@@ -80,6 +80,8 @@ def _read_text(store: Store, file: str, max_bytes: int) -> str:
 
 def _parse(store: Store, file: str, text: str, where: str) -> Any:
     kind = "broken_jsonl_line" if where else "info_invalid_json"
+    if not text.strip():
+        raise Refused(store, kind, file, f"{where}nothing is written here; restore the file")
     try:
         value = json.loads(text)
         if SURROGATE.search(text):

@@ -7,6 +7,7 @@ A process of its own also ends alone when a file crashes the decoder.
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import socket
 import subprocess
@@ -22,6 +23,7 @@ from vlarge.data.service.arena import Arena
 from vlarge.data.service.lifetime import how_ended, start
 from vlarge.data.service.messages import Gone, Receiver, raise_error, send
 
+log = logging.getLogger(__name__)
 MAX_STARTS = 3  # for one request
 CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
 
@@ -96,6 +98,7 @@ class Apart:
                 answer = self._ask({"wanted": list(wanted)})
             except (Gone, OSError) as error:
                 cause, code = error, self._end()
+                log.warning("a process that decodes has ended (%s); another one goes on", how_ended(code or 0))
                 if code is not None and -code in CRASHES:
                     how = signal.Signals(-code).name
                     raise Crashed(f"the decoder crashed ({how}); leave them out") from None

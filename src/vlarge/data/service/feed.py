@@ -168,7 +168,7 @@ class Feed:
         needed = ceil(needed_steps * self._step_bytes(parts) / (1 - KEPT_FRACTION))
         return InputError(
             f"data.memory_bytes = {self.memory_bytes} is too little: {needed_steps} global batches of"
-            f" {self.batch_size} samples are open at a time on each of {self.node.num_nodes} nodes; give {needed}"
+            f" {self.batch_size} samples are open at a time on each node; give {needed}"
         )
 
     def _sample_bytes(self, parts: Sequence[Part]) -> int:

@@ -18,11 +18,13 @@ STEP_PARTS = {
     "optimizer_s": ("optimizer", "hue-3"),
 }
 STAGE_HUES = ("hue-1", "hue-2", "hue-3", "hue-4", "hue-5")
+LEAST_TRAINED = 0.5  # of the planned steps, for a verdict that means something
 LEAST_REST = 0.005  # a smaller unmeasured share is not worth a line
 
 
-def training_section(steps: Mapping[str, np.ndarray]) -> Html | None:
+def training_section(facts: RunFacts) -> Html | None:
     """Key figures, the loss, and learning rate, speed and gradient norm beside one another."""
+    steps = facts.steps
     if not len(steps.get("loss", ())):
         return None
     x, window = steps["step"], window_of(len(steps["step"]))
@@ -38,8 +40,19 @@ def training_section(steps: Mapping[str, np.ndarray]) -> Html | None:
     ]
     note = f"Faint: every step. Line: mean of the {window} steps around it." if window > 1 else ""
     multiples = tag("div", *map(line_chart, small), class_="multiples")
-    blocks = [_figures(steps), tag("p", note, class_="note"), line_chart(loss), multiples]
+    blocks = [*_cut_short(facts), _figures(steps), tag("p", note, class_="note"), line_chart(loss), multiples]
     return tag("section", tag("h2", "Training"), *blocks, id="training")
+
+
+def _cut_short(facts: RunFacts) -> list[Html]:
+    # A loop has a time to end in; where little of the training fits, its verdict is the machine's.
+    done, planned = facts.steps["step"][-1], (facts.demo or {}).get("planned_steps", 0)
+    if not isinstance(planned, int) or done >= LEAST_TRAINED * planned:
+        return []
+    of = f"{wording.number(done)} of {wording.number(planned)} steps"
+    return [
+        tag("p", tag("b", f"Cut short: {of}"), ", all that this machine had time for. It says little of the method.")
+    ]
 
 
 def time_section(facts: RunFacts) -> Html | None:
