@@ -15,6 +15,7 @@ demo: setup  ## the whole loop, small: record, train, evaluate, gate, report in 
 	$(BIN)/vlarge demo
 
 test: $(VENV)/.ready-dev  ## what every change runs
+	@$(BIN)/python -m compileall -q src  # once, and not in each of some hundred processes
 	$(BIN)/python -m pytest -m "not long" --numprocesses 2
 
 test-long: $(VENV)/.ready-dev  ## the slow bars

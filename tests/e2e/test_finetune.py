@@ -15,7 +15,7 @@ from vlarge.contracts import Observation
 from vlarge.policy.load import load_policy
 
 RECIPE = str(Path(__file__).parents[2] / "recipes" / "finetune.toml")
-SMALL = ["--train.batch_size", "8", "--train.num_threads", "1", "--model.image_size", "64", "--track.tensorboard=false"]
+SMALL = ["--train.batch_size", "4", "--train.num_threads", "1", "--model.image_size", "64", "--track.tensorboard=false"]
 
 
 def vlarge(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -40,7 +40,7 @@ def losses(run: Path) -> list[float]:
 )
 def test_finetune_on_a_real_dataset(name: str, camera: str, said: str, shared: Path, tmp_path: Path) -> None:
     run, data = tmp_path / "run", str(shared / "data" / name)
-    done = vlarge("train", RECIPE, "--data.path", data, "--run.dir", str(run), "--train.steps", "40", *SMALL)
+    done = vlarge("train", RECIPE, "--data.path", data, "--run.dir", str(run), "--train.steps", "32", *SMALL)
     assert done.returncode == 0, done.stderr
     assert said in done.stderr
     assert np.mean(losses(run)[-8:]) < 0.8 * np.mean(losses(run)[:8])
