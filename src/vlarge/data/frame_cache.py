@@ -33,12 +33,12 @@ class _Memory(NamedTuple):
     checksum_F: np.ndarray  # uint32, 0 where there is no frame
     frames_FHWC: np.ndarray
 
-    def read(self, frame: int, out: np.ndarray) -> int:
-        """Fill `out`, where there is such a frame; returns its checksum."""
-        checksum = int(self.checksum_F[frame])
-        if checksum:
-            out[...] = self.frames_FHWC[frame]
-        return checksum
+    def read(self, frames: Sequence[int], outs: Sequence[np.ndarray]) -> list[int]:
+        """Fill those of `outs` for which there is a frame; returns its checksum, or 0, for each."""
+        for frame, out in zip(frames, outs, strict=True):
+            if self.checksum_F[frame]:
+                out[...] = self.frames_FHWC[frame]
+        return self.checksum_F[list(frames)].tolist()
 
     def write(self, frame: int, image_HWC: np.ndarray) -> None:
         self.frames_FHWC[frame] = image_HWC
@@ -50,14 +50,15 @@ class _Disk(NamedTuple):
     path: Path
     head_bytes: int
 
-    def read(self, frame: int, out: np.ndarray) -> int:
+    def read(self, frames: Sequence[int], outs: Sequence[np.ndarray]) -> list[int]:
         """As `_Memory.read`."""
+        checksums = []
         with self.path.open("rb", buffering=0) as file:
-            head = os.pread(file.fileno(), 4, 4 * frame)
-            checksum = int.from_bytes(head, sys.byteorder)
-            if checksum:
-                os.preadv(file.fileno(), [out.data.cast("B")], self.head_bytes + frame * out.nbytes)
-            return checksum
+            for frame, out in zip(frames, outs, strict=True):
+                checksums.append(int.from_bytes(os.pread(file.fileno(), 4, 4 * frame), sys.byteorder))
+                if checksums[-1]:
+                    os.preadv(file.fileno(), [out.data.cast("B")], self.head_bytes + frame * out.nbytes)
+        return checksums
 
     def write(self, frame: int, image_HWC: np.ndarray) -> None:
         with self.path.open("r+b", buffering=0) as file:
@@ -92,15 +93,13 @@ class FrameCache:
         file = self._file(camera, episode, length)
         if file is None:
             return list(range(len(frames)))
-        missing = []
-        for i, (frame, out) in enumerate(zip(frames, outs, strict=True)):
-            try:
-                checksum = file.read(frame, out)
-            except OSError:  # the file has gone: nothing is lost but time
-                checksum = 0
-            if not checksum or _checksum(out) != checksum:
-                missing.append(i)
-        return missing
+        try:
+            checksums = file.read(frames, outs)
+        except OSError:  # the file has gone: nothing is lost but time
+            return list(range(len(frames)))
+        return [
+            i for i, (kept, out) in enumerate(zip(checksums, outs, strict=True)) if not kept or _checksum(out) != kept
+        ]
 
     def write(self, camera: str, episode: str, length: int, frame: int, image_HWC: np.ndarray) -> None:
         """Keep one frame, if there is room."""
