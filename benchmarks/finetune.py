@@ -35,6 +35,7 @@ def main() -> None:
     parser.add_argument("--stride", type=int, default=8, help="predict at every n-th frame")
     parser.add_argument("--out", type=Path, default=HERE)
     arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         overrides = {
             "data.path": arguments.data,
