@@ -22,7 +22,8 @@ checkpoints/.
   RECIPE           a TOML file; recipes/finetune.toml is a good start
   @OVERLAY.toml    more files, each changes what the ones before it say
   --table.key V    one setting, for instance --data.path my_dataset --train.steps 2000 --run.dir runs/mine
-  --resume         continue the run in --run.dir from its last checkpoint, bit for bit
+  --resume         continue the run in --run.dir from its last checkpoint, bit for bit, or from its
+                   beginning where it ended before the first one
 
 LeRobot's --dataset.repo_id, --dataset.root, --policy.path, --batch_size, --steps, --output_dir and --seed work too.
 

@@ -12,6 +12,8 @@ from typing import Protocol
 
 
 class Sized(Protocol):
+    """What knows how much memory it takes."""
+
     @property
     def num_bytes(self) -> int: ...
 

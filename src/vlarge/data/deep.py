@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, closing
@@ -15,6 +14,7 @@ from vlarge.contracts import InputError
 from vlarge.data.check import Fault, Unreachable
 from vlarge.data.config import Source
 from vlarge.data.index import Dataset, Episode, open_dataset
+from vlarge.data.service.decoder import CRASHES
 from vlarge.data.service.lifetime import end_with_parent, how_ended
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def deep_check(source: Source, dataset: Dataset, tell: Callable[[str, int], None
     """
     found: list[Fault] = []
     num_decoders = len(os.sched_getaffinity(0))
-    decoders: SimpleQueue[Apart] = SimpleQueue()
+    decoders: SimpleQueue[Checker] = SimpleQueue()
 
     def work(position: int, key: str) -> list[Fault]:
         decoder = decoders.get()
@@ -41,7 +41,7 @@ def deep_check(source: Source, dataset: Dataset, tell: Callable[[str, int], None
 
     with ExitStack() as stack:
         for _ in range(num_decoders):
-            decoders.put(stack.enter_context(closing(Apart(source, dataset))))
+            decoders.put(stack.enter_context(closing(Checker(source, dataset))))
         pool = ThreadPoolExecutor(num_decoders, thread_name_prefix="deep")
         stack.callback(pool.shutdown, cancel_futures=True)
         jobs = {
@@ -57,7 +57,7 @@ def deep_check(source: Source, dataset: Dataset, tell: Callable[[str, int], None
     return sorted(found, key=lambda f: (f.episode or 0, f.file))
 
 
-class Apart:
+class Checker:
     """Decodes in a process of its own: a file that crashes the decoder is a fault like another."""
 
     def __init__(self, source: Source, dataset: Dataset) -> None:
@@ -75,8 +75,8 @@ class Apart:
             answer: list[Fault] | Exception = self._pipe.recv()
         except (EOFError, ConnectionError) as error:
             code = self._end()
-            if -code in (signal.SIGKILL, signal.SIGTERM):
-                raise RuntimeError(f"a process that decodes was {how_ended(code)}; check again") from error
+            if -code not in CRASHES:  # no file's fault
+                raise RuntimeError(f"a process that decodes has ended ({how_ended(code)}); check again") from error
             episode = self._dataset.episodes[position]
             detail = f"{key}: decoding it ended the decoder ({how_ended(code)})"
             return [Fault("damaged_frames", "quarantine", episode.index, episode.file_of(key), detail)]

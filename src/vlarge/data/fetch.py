@@ -15,9 +15,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Protocol, cast
+from typing import BinaryIO, NamedTuple, cast
 
 from vlarge.contracts import InputError
+from vlarge.data.cache import Sized
 from vlarge.data.check import Unreachable
 
 ADDRESS = re.compile(r"[A-Za-z][\w+.-]*(?:::|://)")
@@ -247,13 +248,6 @@ class _StoreFile(io.RawIOBase):
         buffer[: len(data)] = data
         self._position += len(data)
         return len(data)
-
-
-class Sized(Protocol):
-    """What knows how much memory it takes."""
-
-    @property
-    def num_bytes(self) -> int: ...
 
 
 def read_ahead[T: Sized](

@@ -17,7 +17,7 @@ from vlarge.contracts import InputError
 from vlarge.data import hub, quarantine
 from vlarge.data.check import Fault, usable_spans
 from vlarge.data.config import DataConfig, Source
-from vlarge.data.fetch import Patience, Store, open_store
+from vlarge.data.fetch import Patience, Store, is_address, open_store
 from vlarge.data.formats import lerobot, rlds
 from vlarge.data.formats.lerobot_reader import LeRobotReader
 from vlarge.data.formats.rlds_reader import RldsReader
@@ -201,10 +201,11 @@ def open_dataset(
 def require_dataset(config: DataConfig) -> None:
     """Raise InputError for a path of the run that is no dataset, or no quarantine list.
 
-    Reads next to nothing, so it can come first.
+    Reads next to nothing, so it can come first. An object store is not asked: to list it takes long.
     """
     for source in config.parts():
-        _find(source, Path(config.index_dir).expanduser(), config.remote_cache_bytes, config.remote_deadline_s)
+        if not is_address(source.path):
+            _find(source, Path(config.index_dir).expanduser(), config.remote_cache_bytes, config.remote_deadline_s)
         if source.quarantine:
             quarantine.read_list(source.quarantine)
 

@@ -141,11 +141,10 @@ def video_tables(files: Mapping[str, VideoFile]) -> dict[str, pa.Table]:
     import pyarrow as pa
 
     videos = [files[file] for file in sorted(files)]
-    arrays = [[getattr(v, name).astype(dtype) for name, dtype in _PACKETS.items()] for v in videos]
-    offset, size, pts, is_key, frame_packets = (
-        np.concatenate([np.zeros(0, dtype), *own])
-        for dtype, own in zip(_PACKETS.values(), list(zip(*arrays, strict=True)) or [()] * len(_PACKETS), strict=True)
-    )
+    arrays = [{name: getattr(v, name).astype(dtype) for name, dtype in _STORED.items()} for v in videos]
+    joined = {
+        name: np.concatenate([np.zeros(0, dtype), *(own[name] for own in arrays)]) for name, dtype in _STORED.items()
+    }
 
     return {
         "videos": pa.table(
@@ -160,21 +159,22 @@ def video_tables(files: Mapping[str, VideoFile]) -> dict[str, pa.Table]:
                 "file_bytes": pa.array([v.file_bytes for v in videos], pa.int64()),
                 "packet_stop": np.cumsum([len(v.pts_P) for v in videos], dtype=np.int64),
                 "frame_stop": np.cumsum([v.num_frames for v in videos], dtype=np.int64),
-                "checksum": pa.array([_checksum(own) for own in arrays], pa.int64()),
+                "checksum": pa.array([_checksum(own.values()) for own in arrays], pa.int64()),
             }
         ),
-        "packets": pa.table({"offset": offset, "size": size, "pts": pts, "is_key": is_key}),
-        "frames": pa.table({"packet": frame_packets}),
+        "packets": pa.table({name.removesuffix("_P"): joined[name] for name in _STORED if name.endswith("_P")}),
+        "frames": pa.table({"packet": joined["frame_packets_F"]}),
     }
 
 
-_PACKETS = {
+# A VideoFile's arrays as they are kept, and in the order of their checksum.
+_STORED = {
     "offset_P": np.int64,
     "size_P": np.int64,
     "pts_P": np.int64,
     "is_key_P": np.uint8,
     "frame_packets_F": np.int32,
-}  # what is kept of a VideoFile's arrays
+}
 
 
 def _checksum(arrays: Iterable[np.ndarray]) -> int:

@@ -31,7 +31,8 @@ class Checkpoints:
         if final.exists():
             return final
         staging = self.folder / f".{step:08d}.partial"
-        shutil.rmtree(staging, ignore_errors=True)
+        for left in self.folder.glob(".*.partial"):  # by a process that was killed at it
+            shutil.rmtree(left, ignore_errors=True)
         try:
             write_policy(staging / "pretrained_model")
             save_state(staging / "training_state", training_state)

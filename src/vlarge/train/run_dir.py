@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,19 +33,15 @@ def check_no_file(folder: Path) -> None:
         raise InputError(f"{folder} is a file; choose a folder as --run.dir")
 
 
+def holds_run(folder: Path) -> bool:
+    return (folder / "steps.jsonl").exists() or (folder / "checkpoints").exists()
+
+
 def check_vacant(folder: Path) -> None:
-    """Raise InputError if `folder` holds a run that can be continued, or is a file."""
+    """Raise InputError if `folder` already holds a run, or is a file."""
     check_no_file(folder)
-    if any(path.name.isdigit() for path in (folder / "checkpoints").glob("*")):
+    if holds_run(folder):
         raise InputError(f"{folder} already holds a run: continue it with --resume, or choose another --run.dir")
-
-
-def clear(folder: Path) -> None:
-    """Remove what a run left that ended before its first checkpoint: nothing can be continued with it."""
-    for name in ("steps.jsonl", "events.jsonl"):
-        (folder / name).unlink(missing_ok=True)
-    for name in ("tensorboard", "checkpoints"):
-        shutil.rmtree(folder / name, ignore_errors=True)
 
 
 def truncate_steps(path: Path, step: int) -> None:

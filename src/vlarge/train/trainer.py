@@ -34,7 +34,7 @@ from vlarge.train.fit import fit
 from vlarge.train.optim import build_optimizer, learning_rate, update
 from vlarge.train.parallel.data import reducing, replicate
 from vlarge.train.parallel.mesh import World
-from vlarge.train.run_dir import check_vacant, clear, locked, truncate_steps
+from vlarge.train.run_dir import check_vacant, holds_run, locked, truncate_steps
 from vlarge.train.step import compute_dtype, flow_loss, precision
 from vlarge.train.timing import Stopwatch
 from vlarge.train.track import open_trackers
@@ -212,10 +212,7 @@ class Trainer:
             return
         with locked(self.run_dir):
             self._write_recipe()
-            if self.checkpoints.last():
-                truncate_steps(self.run_dir / "steps.jsonl", self.step)
-            else:
-                clear(self.run_dir)
+            truncate_steps(self.run_dir / "steps.jsonl", self.step)
             tensorboard, steps = self.recipe.track.tensorboard, self.recipe.train.steps
             with open_trackers(self.run_dir, tensorboard=tensorboard, total_steps=steps, done_steps=self.step) as all:
                 yield all
@@ -283,6 +280,8 @@ class Trainer:
 
     def _restore(self) -> None:
         last = self.checkpoints.last()
+        if last is None and holds_run(self.run_dir):
+            return  # it ended before its first checkpoint: it goes on from its beginning
         if last is None:
             raise InputError(f"{self.run_dir} has no checkpoint to resume from; start it without --resume")
         state = self._state()

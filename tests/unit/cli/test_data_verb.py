@@ -16,7 +16,7 @@ from vlarge.cli import main as cli
 from vlarge.cli.data import look, opening
 from vlarge.contracts import InputError
 from vlarge.data.config import DataConfig, Source
-from vlarge.data.deep import Apart, deep_check
+from vlarge.data.deep import Checker, deep_check
 from vlarge.data.fetch import open_store
 from vlarge.data.formats import lerobot
 from vlarge.data.index import Dataset, open_dataset, require_dataset
@@ -231,7 +231,7 @@ def test_a_deep_check_survives_a_file_that_crashes_the_decoder(good: Path) -> No
     source = Source(path=str(good))
     dataset = open_dataset(source)
     key = dataset.camera_keys[0]
-    with closing(Apart(source, dataset)) as decoder:
+    with closing(Checker(source, dataset)) as decoder:
         assert decoder.faults(0, key) == []
         assert decoder.pid is not None
         os.kill(decoder.pid, signal.SIGSEGV)
@@ -241,7 +241,7 @@ def test_a_deep_check_survives_a_file_that_crashes_the_decoder(good: Path) -> No
         assert "killed by SIGSEGV" in fault.detail
         assert decoder.faults(1, key) == []
         os.kill(decoder.pid, signal.SIGKILL)
-        with pytest.raises(RuntimeError, match="killed by SIGKILL; check again"):
+        with pytest.raises(RuntimeError, match=r"killed by SIGKILL.; check again"):
             decoder.faults(1, key)
 
 

@@ -14,9 +14,9 @@ import pytest
 from vlarge.contracts import InputError
 from vlarge.data import index
 from vlarge.data.cache import ByteCache
-from vlarge.data.config import Source
+from vlarge.data.config import DataConfig, Source
 from vlarge.data.fetch import Patience, Store, open_store
-from vlarge.data.index import open_dataset, summary
+from vlarge.data.index import open_dataset, require_dataset, summary
 from vlarge.data.mp4 import read_video_file
 
 TOP, WRIST = "observation.images.top", "observation.images.wrist"
@@ -190,3 +190,9 @@ def test_a_value_larger_than_the_cache_is_loaded_once_while_it_is_asked_for() ->
     for key in "aaabbb":
         cache.get(key)
     assert (loaded, cache.num_bytes) == (["a", "b"], 400)
+
+
+def test_an_object_store_is_not_listed_only_to_see_whether_it_holds_a_dataset() -> None:
+    require_dataset(DataConfig(path="s3://no-such-bucket/nothing", remote_deadline_s=0))
+    with pytest.raises(InputError, match="does not exist"):
+        require_dataset(DataConfig(path="/no-such-folder"))

@@ -118,11 +118,13 @@ def test_a_run_directory_is_not_overwritten(small: Recipe) -> None:
         Trainer(small)
 
 
-def test_a_run_without_a_checkpoint_gives_way_to_a_new_one(small: Recipe) -> None:
+def test_a_run_without_a_checkpoint_is_resumed_from_its_beginning(small: Recipe) -> None:
     run = Path(small.run.dir)
     (run / "checkpoints/.00000003.partial").mkdir(parents=True)
     (run / "steps.jsonl").write_text('{"step": 1, "loss": 9.0}\n')
-    Trainer(small).train()
+    with pytest.raises(InputError, match="already holds a run: continue it with --resume"):
+        Trainer(small)
+    Trainer(small, resume=True).train()
     steps = [json.loads(line)["step"] for line in (run / "steps.jsonl").read_text().splitlines()]
     assert steps == list(range(1, small.train.steps + 1))
     assert not list(run.rglob("*.partial"))

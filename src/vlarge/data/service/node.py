@@ -97,7 +97,7 @@ class NodeService:
         key = self._next_step[rank], rank
         with self._state:
             self._state.wait_for(lambda: key in self._ready or self._error or self._closed, timeout_s)
-            if self._next_step[rank] == self._start_step:
+            if key in self._ready and self._next_step[rank] == self._start_step:
                 num_first = min(START_BATCHES, self.max_batches // len(self._next_step))
                 first = {(self._start_step + i, rank) for i in range(num_first)}
                 self._state.wait_for(lambda: self._ready.keys() >= first or self._error or self._closed, START_S)
