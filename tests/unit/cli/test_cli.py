@@ -186,3 +186,8 @@ def test_our_own_mistakes_keep_their_traceback(raising: type[ModuleType], error:
     raising.error = error  # type: ignore[attr-defined]
     with pytest.raises(type(error)):
         cli.main(["boom"])
+
+
+def test_a_batch_of_nothing_cannot_be_timed(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, told = here(capsys, "data", "bench", "anywhere", "--batch", "0")
+    assert (code, told) == (2, "error: batch is 0; give the number of samples in a batch\n")

@@ -26,6 +26,7 @@ from vlarge.data.config import Source
 from vlarge.data.index import Dataset, open_dataset
 from vlarge.data.manifest import Episode, EpisodeTable
 from vlarge.data.service import node
+from vlarge.data.service.decoder import Crashed
 from vlarge.data.service.feed import Feed
 from vlarge.data.service.plan import Node
 from vlarge.data.service.stream import Limits, Stream, stream_here
@@ -500,6 +501,18 @@ def test_a_replacement_fits_into_the_tokens_of_what_it_replaces() -> None:
     assert fitting > 0.8 * len(stream.replaced)
 
 
+def test_a_crashed_decoder_is_told_with_episode_file_and_frame() -> None:
+    def crash(episode: int, frame: int) -> None:
+        if frame == 3:
+            raise Crashed("the decoder crashed (SIGSEGV); leave them out")
+
+    with closing(stream_of(Memory([10], before_frame=crash), size=4, limits=Limits(max_bad_fraction=1))) as stream:
+        for _ in range(3):
+            next(stream)
+    where = "episode 100, observation.images.top in a.parquet, memory, frames 3 to 3: the decoder crashed (SIGSEGV)"
+    assert stream.last_reason.startswith(where)
+
+
 def test_too_many_bad_samples_stop_the_run_and_say_why() -> None:
     def broken(episode: int, frame: int) -> None:
         if frame % 5 == 0:
@@ -546,7 +559,7 @@ def test_the_first_batch_waits_for_a_few_more(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(node, "START_S", 30.0)
     with closing(stream_of(Memory([200]), size=4, batch_size=8)) as stream:
         next(stream)
-        assert stream.counters()["ready_batches"] >= node.START_BATCHES - 1
+        assert stream.counters()["ready_batches"] >= 3
 
 
 def test_the_first_batch_does_not_wait_long_for_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,7 +120,7 @@ def test_a_run_directory_is_not_overwritten(small: Recipe) -> None:
 
 def test_a_run_without_a_checkpoint_is_resumed_from_its_beginning(small: Recipe) -> None:
     run = Path(small.run.dir)
-    (run / "checkpoints/.00000003.partial").mkdir(parents=True)
+    (run / "checkpoints/.00000099.partial").mkdir(parents=True)
     (run / "steps.jsonl").write_text('{"step": 1, "loss": 9.0}\n')
     with pytest.raises(InputError, match="already holds a run: continue it with --resume"):
         Trainer(small)
