@@ -26,7 +26,7 @@ class Family(Protocol):
         """The sizes stored in a checkpoint. Raises InputError."""
 
     def build(self, sizes: Any) -> nn.Module:
-        """A new network. It also has `sample` and `embed_in_order`, as `pi0.model.Pi05` has."""
+        """A new network. It also has `sample` and `embed_in_order`, as `pi0.model.Pi0` has."""
 
     def image_tokens(self, sizes: Any) -> int:
         """Tokens of one image."""

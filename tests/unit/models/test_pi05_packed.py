@@ -15,7 +15,7 @@ from vlarge.data.pack import pack
 from vlarge.models.flow import keyed_draws
 from vlarge.models.pi0.config import PRESETS, Pi0Config
 from vlarge.models.pi0.flops import forward_flops
-from vlarge.models.pi0.model import Pi05
+from vlarge.models.pi0.model import Pi0
 
 SIZES = replace(
     PRESETS["tiny"],
@@ -36,9 +36,9 @@ SIZES = replace(
 
 
 @pytest.fixture(scope="module")
-def model() -> Pi05:
+def model() -> Pi0:
     torch.manual_seed(0)
-    model = Pi05(SIZES)
+    model = Pi0(SIZES)
     with torch.no_grad():  # open the gates, or the prefix would not show
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)
@@ -59,12 +59,12 @@ def make_samples(num_images: list[int], num_text: list[int], num_actions: list[i
     ]
 
 
-def velocity(model: Pi05, batch: PackedBatch, num_draws: int = 1) -> torch.Tensor:
+def velocity(model: Pi0, batch: PackedBatch, num_draws: int = 1) -> torch.Tensor:
     times, noise = keyed_draws(0, batch.sample_ids_B3, 7, batch.num_actions_B, 3, num_draws)
     return model(batch, torch.from_numpy(noise), torch.from_numpy(times), num_draws)
 
 
-def test_a_sample_beside_others_equals_the_sample_alone(model: Pi05) -> None:
+def test_a_sample_beside_others_equals_the_sample_alone(model: Pi0) -> None:
     samples = make_samples([1, 2, 0, 2, 1], [5, 9, 4, 1, 5], [5, 3, 5, 1, 2])
     batch = pack(samples)
     together = velocity(model, batch).split(batch.num_actions_B.tolist())
@@ -74,7 +74,7 @@ def test_a_sample_beside_others_equals_the_sample_alone(model: Pi05) -> None:
         torch.testing.assert_close(by_id[sample.id.episode], alone, rtol=1e-5, atol=1e-5)
 
 
-def test_gradients_of_a_batch_are_the_sum_of_its_samples(model: Pi05) -> None:
+def test_gradients_of_a_batch_are_the_sum_of_its_samples(model: Pi0) -> None:
     samples = make_samples([1, 2, 1], [5, 9, 6], [5, 3, 4])
 
     def gradients(batch: PackedBatch) -> list[torch.Tensor]:
@@ -87,7 +87,7 @@ def test_gradients_of_a_batch_are_the_sum_of_its_samples(model: Pi05) -> None:
         assert (whole - sum(parts)).abs().max() <= 1e-5 * scale + 1e-7
 
 
-def test_a_neighbours_content_changes_no_bit(model: Pi05) -> None:
+def test_a_neighbours_content_changes_no_bit(model: Pi0) -> None:
     samples = make_samples([1, 1, 1], [6, 6, 6], [4, 4, 4])
     other = make_samples([1, 1, 1], [6, 6, 6], [4, 4, 4], seed=1)[1]
     before = velocity(model, pack(samples)).split(4)
@@ -97,7 +97,7 @@ def test_a_neighbours_content_changes_no_bit(model: Pi05) -> None:
     assert not torch.allclose(before[1], after[1])
 
 
-def test_several_draws_share_one_prefix(model: Pi05) -> None:
+def test_several_draws_share_one_prefix(model: Pi0) -> None:
     """Each draw of a sample equals a run of its own with that noise and time."""
     batch = pack(make_samples([1, 2], [5, 7], [4, 3]))
     times, noise = keyed_draws(0, batch.sample_ids_B3, 7, batch.num_actions_B, 3, 3)
@@ -113,7 +113,7 @@ def test_several_draws_share_one_prefix(model: Pi05) -> None:
 @pytest.mark.parametrize("preset", ["tiny"])
 def test_every_parameter_of_a_preset_is_alive(preset: str) -> None:
     sizes: Pi0Config = replace(PRESETS[preset], max_action_dim=3)
-    model = Pi05(sizes)
+    model = Pi0(sizes)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "dense" in name:
@@ -138,7 +138,7 @@ def test_noise_belongs_to_the_sample_not_to_the_batch() -> None:
     assert ((times > 0) & (times <= 1)).all()
 
 
-def test_counted_flops_match_the_profiler(model: Pi05) -> None:
+def test_counted_flops_match_the_profiler(model: Pi0) -> None:
     batch = pack(make_samples([1, 2], [5, 7], [4, 3]))
     # The counter does not know the fused CPU attention; it counts the plain one's products.
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
@@ -148,7 +148,7 @@ def test_counted_flops_match_the_profiler(model: Pi05) -> None:
 
 def test_neighbouring_values_start_alike_and_dimensions_apart() -> None:
     torch.manual_seed(0)
-    model = Pi05(SIZES)
+    model = Pi0(SIZES)
     before = model.embed.weight.clone()
     model.embed_in_order(np.arange(100, 300).reshape(2, 100))
     rows = torch.nn.functional.normalize(model.embed.weight[100:300].detach(), dim=1).unflatten(0, (2, 100))

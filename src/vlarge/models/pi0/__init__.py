@@ -6,7 +6,7 @@ from vlarge.models.pi0.config import resolve as resolve
 from vlarge.models.pi0.convert import from_lerobot as from_lerobot
 from vlarge.models.pi0.convert import to_lerobot as to_lerobot
 from vlarge.models.pi0.flops import forward_flops as forward_flops
-from vlarge.models.pi0.model import Pi05 as build
+from vlarge.models.pi0.model import Pi0 as build
 
 __all__ = ["NAMES", "build", "forward_flops", "from_lerobot", "image_tokens", "read_sizes", "resolve", "to_lerobot"]
 

@@ -1,4 +1,4 @@
-"""Sizes of π0.5 and their presets."""
+"""Sizes of π0 and π0.5, and their presets."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ class Pi0Config:
     """width, mlp: the prefix transformer. expert_*: the action expert. Both have the same heads; kv_heads divides them.
 
     max_action_dim: columns of the action projections; a dataset may have fewer, never more.
+    max_state_dim: π0 reads the state as a token of its own, projected from so many columns; 0: π0.5, whose prompt has
+    it in words.
     """
 
     vocab_size: int
@@ -33,7 +35,13 @@ class Pi0Config:
     image_size: int
     action_horizon: int
     max_action_dim: int
+    max_state_dim: int = 0
     denoise_steps: int = 10
+
+    @property
+    def has_state_token(self) -> bool:
+        """Whether this is π0."""
+        return self.max_state_dim > 0
 
     def __post_init__(self) -> None:
         if self.image_size % self.patch:

@@ -1,7 +1,7 @@
-"""π0.5 weights by LeRobot's names (which openpi's PyTorch names share) ↔ ours: strict, by one table.
+"""π0 and π0.5 weights by LeRobot's names (which openpi's PyTorch names share) ↔ ours: strict, by one table.
 
 What the reference stores and never uses is not part of our model: both language heads, all of the last prefix layer but
-its keys and values, the prefix's final norm, the gate of the expert's final norm. Reading drops it; writing puts zeros
+its keys and values, the prefix's final norm, the gate of the expert's final norm (π0.5). Reading drops it; writing puts zeros
 there (the head repeats the embedding), so that LeRobot's strict loading is content.
 """
 
@@ -42,8 +42,6 @@ TABLE = {
     "expert_norm.": EXPERT + "norm.",
     "action_in.": "action_in_proj.",
     "action_out.": "action_out_proj.",
-    "time_in.": "time_mlp_in.",
-    "time_out.": "time_mlp_out.",
 } | {
     f"{ours}_layers.#.{part}.": f"{theirs}layers.#.{their_part}."
     for ours, theirs in (("prefix", LANGUAGE), ("expert", EXPERT))
@@ -58,15 +56,22 @@ TABLE = {
     )
 }
 
+PI05_TABLE = TABLE | {"time_in.": "time_mlp_in.", "time_out.": "time_mlp_out."}
+PI0_TABLE = TABLE | {
+    "state_in.": "state_proj.",
+    "time_in.": "action_time_mlp_in.",
+    "time_out.": "action_time_mlp_out.",
+}
 HEADS = ("paligemma_with_expert.paligemma.lm_head.weight", "paligemma_with_expert.gemma_expert.lm_head.weight")
 
 
-def lerobot_name(ours: str) -> str:
-    """LeRobot's key for one of our parameters. KeyError if the table lacks it."""
+def lerobot_name(ours: str, c: Pi0Config) -> str:
+    """LeRobot's key for one of our parameters."""
+    table = PI0_TABLE if c.has_state_token else PI05_TABLE
     number = re.search(r"\.(\d+)\.", ours)
     pattern = ours if number is None else ours.replace(number.group(0), ".#.", 1)
-    prefix = max((p for p in TABLE if pattern.startswith(p)), key=len)
-    theirs = TABLE[prefix] + pattern[len(prefix) :]
+    prefix = max((p for p in table if pattern.startswith(p)), key=len)
+    theirs = table[prefix] + pattern[len(prefix) :]
     return ROOT + (theirs if number is None else theirs.replace("#", number.group(1)))
 
 
@@ -79,12 +84,12 @@ def from_lerobot(theirs: dict[str, Tensor], ours: dict[str, Tensor], c: Pi0Confi
     head, table = ROOT + HEADS[0], ROOT + LANGUAGE + "embed_tokens.weight"
     if table not in theirs and head in theirs:  # some checkpoints keep only the tied head
         theirs[table] = theirs[head]
-    names = {lerobot_name(name): name for name in ours}
+    names = {lerobot_name(name, c): name for name in ours}
     missing = sorted(names.keys() - theirs.keys())
     unexpected = sorted(theirs.keys() - names.keys() - unused_keys(c))
-    state = {ours_name: _to_ours(ours_name, theirs[key]) for key, ours_name in names.items() if key in theirs}
+    state = {ours_name: _to_ours(ours_name, theirs[key], c) for key, ours_name in names.items() if key in theirs}
     shapes = [
-        f"{lerobot_name(name)} is {tuple(state[name].shape)}, the model's is {tuple(value.shape)}"
+        f"{lerobot_name(name, c)} is {tuple(state[name].shape)}, the model's is {tuple(value.shape)}"
         for name, value in ours.items()
         if name in state and state[name].shape != value.shape
     ]
@@ -97,8 +102,8 @@ def from_lerobot(theirs: dict[str, Tensor], ours: dict[str, Tensor], c: Pi0Confi
 
 
 def to_lerobot(ours: dict[str, Tensor], c: Pi0Config) -> dict[str, Tensor]:
-    """The full state dict that LeRobot 0.6.1's π0.5 loads strictly."""
-    state = {lerobot_name(name): _to_theirs(name, value, c) for name, value in ours.items()}
+    """The full state dict that LeRobot 0.6.1's π0 or π0.5 loads strictly."""
+    state = {lerobot_name(name, c): _to_theirs(name, value, c) for name, value in ours.items()}
     embed = ours["embed.weight"]
     shapes = _unused_shapes(c)
     unused = {key: embed.new_zeros(shape) for key, shape in shapes.items()}
@@ -127,10 +132,10 @@ def _unused_shapes(c: Pi0Config) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _to_ours(name: str, value: Tensor) -> Tensor:
+def _to_ours(name: str, value: Tensor, c: Pi0Config) -> Tensor:
     if name == "vision.patch_embed.weight":
         return value.flatten(1)
-    if name.startswith("expert_norm."):
+    if name.startswith("expert_norm.") and not c.has_state_token:
         return value[: len(value) // 3 * 2]
     return value
 
@@ -138,6 +143,6 @@ def _to_ours(name: str, value: Tensor) -> Tensor:
 def _to_theirs(name: str, value: Tensor, c: Pi0Config) -> Tensor:
     if name == "vision.patch_embed.weight":
         return value.unflatten(1, (3, c.patch, c.patch))
-    if name.startswith("expert_norm."):
+    if name.startswith("expert_norm.") and not c.has_state_token:
         return torch.cat((value, torch.zeros_like(value[: len(value) // 2])))
     return value

@@ -14,21 +14,29 @@ from vlarge.models.attention import Segments
 
 @dataclass(frozen=True)
 class Layout:
-    """The prefix of a sample is its images' tokens, then its text. Each draw of a sample is one suffix.
+    """The prefix of a sample is its images' tokens, then its text. Each draw of a sample is one suffix: its actions.
+
+    π0's state token comes between them: it sees the prefix and itself, and every draw of its sample sees it.
 
     prefix_index_T: rows of [image tokens; text tokens], in prefix order.
-    positions_T, positions_S: position of each token within its sample; a suffix goes on where its prefix ends.
+    positions_T, positions_B, positions_S: position of each token within its sample: of the prefix, the state token that
+    follows it, and the actions after those.
     draw_S: which draw (sample-major) a suffix token belongs to.
-    joint_index_K: rows of [prefix keys; suffix keys]: for each draw its sample's prefix, then its own suffix.
-    prefix, suffix: the attention segments of both calls.
+    state_index_K: rows of [prefix keys; state keys]: for each sample its prefix, then its state.
+    joint_index_K: rows of [prefix keys; state keys; suffix keys]: for each draw its sample's prefix and state, then its
+    own actions.
+    prefix, state, suffix: the attention segments of the three calls.
     """
 
     prefix_index_T: Tensor
     positions_T: Tensor
+    positions_B: Tensor
     positions_S: Tensor
     draw_S: Tensor
+    state_index_K: Tensor
     joint_index_K: Tensor
     prefix: Segments
+    state: Segments
     suffix: Segments
 
     def to(self, device: torch.device) -> Layout:
@@ -38,23 +46,34 @@ class Layout:
 
 
 def lay_out(
-    num_images_B: np.ndarray, num_text_B: np.ndarray, num_actions_B: np.ndarray, num_patches: int, num_draws: int = 1
+    num_images_B: np.ndarray,
+    num_text_B: np.ndarray,
+    num_actions_B: np.ndarray,
+    num_patches: int,
+    *,
+    num_draws: int = 1,
+    has_state_token: bool = False,
 ) -> Layout:
     """The layout of B samples with `num_draws` suffixes each. All index arrays are int64 on the CPU."""
     image_B = num_images_B * num_patches
-    prefix_B = image_B + num_text_B
-    prefix_D, suffix_D = np.repeat(prefix_B, num_draws), np.repeat(num_actions_B, num_draws)
-    num_prefix = int(prefix_B.sum())
-    joint = _interleave(np.repeat(_starts(prefix_B), num_draws), prefix_D, num_prefix + _starts(suffix_D), suffix_D)
-    in_prefix = _interleave(_starts(image_B), image_B, int(image_B.sum()) + _starts(num_text_B), num_text_B)
+    prefix_B, state_B = image_B + num_text_B, np.full(len(image_B), int(has_state_token))
+    context_B, suffix_D = prefix_B + state_B, np.repeat(num_actions_B, num_draws)
+    prefix, state = (_starts(prefix_B), prefix_B), (prefix_B.sum() + _starts(state_B), state_B)
+    suffix = context_B.sum() + _starts(suffix_D), suffix_D
+    of_draws = [tuple(np.repeat(each, num_draws) for each in runs) for runs in (prefix, state)]
+    context_D = np.repeat(context_B, num_draws)
+    in_prefix = _interleave((_starts(image_B), image_B), (image_B.sum() + _starts(num_text_B), num_text_B))
     return Layout(
         prefix_index_T=torch.from_numpy(in_prefix),
         positions_T=torch.from_numpy(_ranges(np.zeros_like(prefix_B), prefix_B)),
-        positions_S=torch.from_numpy(_ranges(prefix_D, suffix_D)),
+        positions_B=torch.from_numpy(_ranges(prefix_B, state_B)),
+        positions_S=torch.from_numpy(_ranges(context_D, suffix_D)),
         draw_S=torch.from_numpy(np.repeat(np.arange(len(suffix_D)), suffix_D)),
-        joint_index_K=torch.from_numpy(joint),
+        state_index_K=torch.from_numpy(_interleave(prefix, state)),
+        joint_index_K=torch.from_numpy(_interleave(*of_draws, suffix)),
         prefix=Segments.self_attention(tuple(prefix_B.tolist())),
-        suffix=Segments(tuple(suffix_D.tolist()), tuple((prefix_D + suffix_D).tolist())),
+        state=Segments(tuple(state_B.tolist()), tuple(context_B.tolist())),
+        suffix=Segments(tuple(suffix_D.tolist()), tuple((context_D + suffix_D).tolist())),
     )
 
 
@@ -68,6 +87,7 @@ def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.repeat(starts - _starts(lengths), lengths) + np.arange(int(lengths.sum()))
 
 
-def _interleave(a_starts: np.ndarray, a: np.ndarray, b_starts: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Rows of run a then run b, for each pair of runs."""
-    return _ranges(np.stack([a_starts, b_starts], 1).ravel(), np.stack([a, b], 1).ravel())
+def _interleave(*runs: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    """Rows of the first of each kind of run (starts, lengths) one after another, then of the second of each, …"""
+    starts, lengths = (np.stack(each, 1).ravel() for each in zip(*runs, strict=True))
+    return _ranges(starts, lengths)

@@ -1,11 +1,14 @@
-"""π0.5: a vision tower and a prefix transformer read images and prompt, an action expert denoises the action chunk.
+"""π0 and π0.5: a vision tower and a prefix transformer read images and prompt, an expert denoises the action chunk.
 
 Each layer of the expert sees the keys and values of the same layer of the prefix; the prefix never sees the suffix, so
 it is computed once however many noise draws or denoising steps follow. The last prefix layer only makes keys and
-values: nothing reads its output. Paper: arXiv 2504.16054; behaviour matched: openpi and LeRobot 0.6.1 (tests/golden).
+values: nothing reads its output. π0's state is a token of the expert's that sees no action, so it belongs to what is
+computed once. Papers: arXiv 2410.24164, 2504.16054; behaviour matched: openpi and LeRobot 0.6.1 (tests/golden).
 """
 
 from __future__ import annotations
+
+from typing import cast
 
 import numpy as np
 import torch
@@ -22,7 +25,9 @@ from vlarge.models.pi0.layout import Layout, lay_out
 from vlarge.models.vision import VisionConfig, VisionTower
 
 Rotary = tuple[Tensor, Tensor]
-KeysValues = list[tuple[Tensor, Tensor]]
+KeyValuePair = tuple[Tensor, Tensor]
+KeysValues = list[KeyValuePair]
+Condition = tuple[Tensor, Tensor]  # of each draw, and which draw each token belongs to
 
 
 class KeyValue(nn.Module):
@@ -88,27 +93,53 @@ class PrefixLayer(nn.Module):
 
 
 class ExpertLayer(nn.Module):
-    """One layer of the action expert: its queries see the prefix's keys and its own."""
+    """One layer of the action expert: its queries see the keys of what comes before the actions, and its own.
+
+    π0.5 conditions both norms on the flow time; π0 does not.
+    """
 
     def __init__(self, c: Pi0Config) -> None:
         super().__init__()
-        self.norm1 = GatedAdaptiveRMSNorm(c.expert_width, c.expert_width)
+        self.norm1 = expert_norm(c)
         self.key_value = KeyValue(c.expert_width, c.kv_heads, c.head_dim)
         self.query = Query(c.expert_width, c.heads, c.head_dim)
-        self.norm2 = GatedAdaptiveRMSNorm(c.expert_width, c.expert_width)
+        self.norm2 = expert_norm(c)
         self.mlp = GatedMLP(c.expert_width, c.expert_mlp)
 
     def forward(
-        self, x_SD: Tensor, cond_BD: Tensor, prefix: tuple[Tensor, Tensor], rotary: Rotary, layout: Layout
+        self, x_SD: Tensor, condition: Condition | None, context: KeyValuePair, rotary: Rotary, layout: Layout
     ) -> Tensor:
-        y, gate = self.norm1(x_SD, cond_BD, layout.draw_S)
-        keys, values = (
-            torch.cat((of_prefix, own)).index_select(0, layout.joint_index_K)
-            for of_prefix, own in zip(prefix, self.key_value(y, rotary), strict=True)
-        )
+        """Actions over the keys and values of their context: prefix, then states."""
+        y, gate = self._normed(self.norm1, x_SD, condition)
+        keys, values = _joined(context, self.key_value(y, rotary), layout.joint_index_K)
         x_SD = x_SD + gate * self.query(y, keys, values, rotary, layout.suffix)
-        y, gate = self.norm2(x_SD, cond_BD, layout.draw_S)
+        y, gate = self._normed(self.norm2, x_SD, condition)
         return x_SD + gate * self.mlp(y)
+
+    def read_state(
+        self, x_BD: Tensor, prefix: KeyValuePair, rotary: Rotary, layout: Layout, last: bool
+    ) -> tuple[Tensor, KeyValuePair]:
+        """π0's state tokens over their prefixes (as they came in the last layer), and keys and values of both."""
+        y = self.norm1(x_BD)
+        own = self.key_value(y, rotary)
+        if not last:
+            keys, values = _joined(prefix, own, layout.state_index_K)
+            x_BD = x_BD + self.query(y, keys, values, rotary, layout.state)
+            x_BD = x_BD + self.mlp(self.norm2(x_BD))
+        return x_BD, (torch.cat((prefix[0], own[0])), torch.cat((prefix[1], own[1])))
+
+    def _normed(self, norm: nn.Module, x_SD: Tensor, condition: Condition | None) -> tuple[Tensor, Tensor | float]:
+        return (norm(x_SD), 1.0) if condition is None else norm(x_SD, *condition)
+
+
+def expert_norm(c: Pi0Config) -> nn.Module:
+    """A block norm of the expert."""
+    return RMSNorm(c.expert_width) if c.has_state_token else GatedAdaptiveRMSNorm(c.expert_width, c.expert_width)
+
+
+def _joined(before: KeyValuePair, own: KeyValuePair, index_K: Tensor) -> KeyValuePair:
+    keys, values = (torch.cat(pair).index_select(0, index_K) for pair in zip(before, own, strict=True))
+    return keys, values
 
 
 def ordinal_curve(n: int, width: int) -> Tensor:
@@ -128,7 +159,7 @@ def vision_config(c: Pi0Config) -> VisionConfig:
     )
 
 
-class Pi05(nn.Module):
+class Pi0(nn.Module):
     """The whole policy network. `forward` predicts flow velocities for training; `sample` denoises action chunks."""
 
     def __init__(self, config: Pi0Config) -> None:
@@ -140,9 +171,13 @@ class Pi05(nn.Module):
         self.prefix_layers = nn.ModuleList(PrefixLayer(c, last=i == c.depth - 1) for i in range(c.depth))
         self.expert_layers = nn.ModuleList(ExpertLayer(c) for _ in range(c.depth))
         self.action_in = nn.Linear(c.max_action_dim, c.expert_width)
-        self.time_in = nn.Linear(c.expert_width, c.expert_width)
+        self.state_in = nn.Linear(c.max_state_dim, c.expert_width) if c.has_state_token else None
+        # π0 mixes the time into the actions, π0.5 makes it the condition of every norm.
+        self.time_in = nn.Linear((2 if c.has_state_token else 1) * c.expert_width, c.expert_width)
         self.time_out = nn.Linear(c.expert_width, c.expert_width)
-        self.expert_norm = AdaptiveRMSNorm(c.expert_width, c.expert_width)
+        self.expert_norm = (
+            RMSNorm(c.expert_width) if c.has_state_token else AdaptiveRMSNorm(c.expert_width, c.expert_width)
+        )
         self.action_out = nn.Linear(c.expert_width, c.max_action_dim)
         nn.init.normal_(self.embed.weight, std=c.width**-0.5)  # the embedding is multiplied by sqrt(width)
 
@@ -163,30 +198,51 @@ class Pi05(nn.Module):
         noised_SA: noised actions, sample-major, then draw, then step. time_D: flow time of each draw [B * num_draws].
         """
         layout = self.lay_out(batch, num_draws)
-        prefix = self.encode_prefix(batch, layout)
-        return self.denoise(noised_SA, self.time_condition(time_D), prefix, layout)
+        return self.denoise(noised_SA, time_D, self.encode_context(batch, layout), layout)
 
     @torch.no_grad()
     def sample(self, batch: PackedBatch, noise_SA: Tensor) -> Tensor:
         """Normalised action chunks [S, max_action_dim]: Euler steps over one cached prefix."""
         layout = self.lay_out(batch, 1)
-        prefix = self.encode_prefix(batch, layout)
+        context = self.encode_context(batch, layout)
 
         def velocity(x_SA: Tensor, t: float) -> Tensor:
-            cond_BD = self.time_condition(torch.tensor([t], device=self.device)).expand(batch.num_samples, -1)
-            return self.denoise(x_SA, cond_BD, prefix, layout)
+            return self.denoise(x_SA, torch.full((batch.num_samples,), t, device=self.device), context, layout)
 
         return sample_ode(velocity, noise_SA, self.config.denoise_steps)
 
     def lay_out(self, batch: PackedBatch, num_draws: int) -> Layout:
         layout = lay_out(
-            batch.num_images_B, batch.num_text_B, batch.num_actions_B, self.vision.config.num_patches, num_draws
+            batch.num_images_B,
+            batch.num_text_B,
+            batch.num_actions_B,
+            self.vision.config.num_patches,
+            num_draws=num_draws,
+            has_state_token=self.config.has_state_token,
         )
         return layout.to(self.device)
 
     @property
     def device(self) -> torch.device:
         return self.embed.weight.device
+
+    def encode_context(self, batch: PackedBatch, layout: Layout) -> KeysValues:
+        """Keys and values of every layer that the actions see: of the prefixes, then of π0's states."""
+        prefix = self.encode_prefix(batch, layout)
+        return prefix if self.state_in is None else self.encode_states(batch.state_BA, prefix, layout)
+
+    def encode_states(self, state_BA: np.ndarray, prefix: KeysValues, layout: Layout) -> KeysValues:
+        """What `encode_context` gives, where there are states."""
+        assert self.state_in is not None
+        state = F.pad(torch.from_numpy(state_BA), (0, self.config.max_state_dim - state_BA.shape[1]))
+        x_BD = self.state_in(state.to(self.device)).float()
+        rotary = rotary_angles(layout.positions_B, self.config.head_dim)
+        cache: KeysValues = []
+        for layer, keys_values in zip(self.expert_layers, prefix, strict=True):
+            last = len(cache) == self.config.depth - 1
+            x_BD, both = cast(ExpertLayer, layer).read_state(x_BD, keys_values, rotary, layout, last)
+            cache.append(both)
+        return cache
 
     def encode_prefix(self, batch: PackedBatch, layout: Layout) -> KeysValues:
         """Keys and values of every prefix layer."""
@@ -202,17 +258,20 @@ class Pi05(nn.Module):
             cache.append(keys_values)
         return cache
 
-    def time_condition(self, time_D: Tensor) -> Tensor:
-        """The expert's condition [D, expert_width] for flow times."""
-        features = time_features(time_D, self.config.expert_width)
-        return F.silu(self.time_out(F.silu(self.time_in(features))))
-
-    def denoise(self, noised_SA: Tensor, cond_BD: Tensor, prefix: KeysValues, layout: Layout) -> Tensor:
-        """Velocities of noised actions over a cached prefix, under the condition of each draw."""
-        x_SD = self.action_in(noised_SA).float()
+    def denoise(self, noised_SA: Tensor, time_D: Tensor, context: KeysValues, layout: Layout) -> Tensor:
+        """Velocities of noised actions over a cached context, at the flow time of each draw."""
+        x_SD, condition = self.embed_actions(noised_SA, time_D, layout)
         rotary = rotary_angles(layout.positions_S, self.config.head_dim)
-        for layer, keys_values in zip(self.expert_layers, prefix, strict=True):
-            x_SD = layer(x_SD, cond_BD, keys_values, rotary, layout)
-        y = self.expert_norm(x_SD, cond_BD, layout.draw_S)
+        for layer, keys_values in zip(self.expert_layers, context, strict=True):
+            x_SD = layer(x_SD, condition, keys_values, rotary, layout)
+        y = self.expert_norm(x_SD) if condition is None else self.expert_norm(x_SD, *condition)
         with torch.autocast(y.device.type, enabled=False):  # the velocity itself is always fp32
             return self.action_out(y)
+
+    def embed_actions(self, noised_SA: Tensor, time_D: Tensor, layout: Layout) -> tuple[Tensor, Condition | None]:
+        """The actions' tokens, and what the expert's norms are conditioned on."""
+        x_SD, features = self.action_in(noised_SA).float(), time_features(time_D, self.config.expert_width)
+        if self.state_in is None:
+            return x_SD, (F.silu(self.time_out(F.silu(self.time_in(features)))), layout.draw_S)
+        both_SD = torch.cat((x_SD, features[layout.draw_S]), -1)
+        return self.time_out(F.silu(self.time_in(both_SD))).float(), None

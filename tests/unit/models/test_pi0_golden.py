@@ -1,4 +1,4 @@
-"""Our packed π0.5 against tensors made with LeRobot 0.6.1's padded one: velocity, loss, gradients, sampled actions."""
+"""Our packed π0 and π0.5 against tensors made with LeRobot 0.6.1's padded ones: velocity, loss, gradients, sampled actions."""
 
 import json
 from pathlib import Path
@@ -12,21 +12,21 @@ from safetensors.torch import load_file
 from vlarge.contracts import InputError, PackedBatch
 from vlarge.models.pi0.config import Pi0Config
 from vlarge.models.pi0.convert import from_lerobot, lerobot_name, to_lerobot
-from vlarge.models.pi0.model import Pi05
+from vlarge.models.pi0.model import Pi0
 
 
-@pytest.fixture(scope="module")
-def golden(shared: Path) -> SimpleNamespace:
+@pytest.fixture(scope="module", params=["pi05", "pi0"])
+def golden(request: pytest.FixtureRequest, shared: Path) -> SimpleNamespace:
     torch.set_num_threads(1)
-    path = shared / "oracle" / "pi05_seed0.safetensors"
+    path = shared / "oracle" / f"{request.param}_seed0.safetensors"
     tensors, c = load_file(path), json.loads(path.with_suffix(".json").read_text())["config"]
-    model = Pi05(golden_sizes(c))
+    model = Pi0(golden_sizes(c, "in.state" in tensors))
     params = {key.removeprefix("param."): value for key, value in tensors.items() if key.startswith("param.")}
     model.load_state_dict(from_lerobot(params, model.state_dict(), model.config))
     return SimpleNamespace(model=model, params=params, tensors=tensors, c=c, batch=packed(tensors, c))
 
 
-def golden_sizes(c: dict) -> Pi0Config:
+def golden_sizes(c: dict, has_state_token: bool) -> Pi0Config:
     v = c["vision"]
     return Pi0Config(
         vocab_size=c["vocab"],
@@ -46,6 +46,7 @@ def golden_sizes(c: dict) -> Pi0Config:
         image_size=v["image"],
         action_horizon=c["chunk"],
         max_action_dim=c["max_action"],
+        max_state_dim=c["max_state"] if has_state_token else 0,
     )
 
 
@@ -59,7 +60,7 @@ def packed(t: dict, c: dict) -> PackedBatch:
         num_images_B=present.sum(1).numpy(),
         text_T=t["in.tokens"][tokens].numpy(),
         num_text_B=tokens.sum(1).numpy(),
-        state_BA=np.zeros((num_samples, 1), np.float32),
+        state_BA=t["in.state"][:, : c["state_dim"]].numpy() if "in.state" in t else np.zeros((num_samples, 1), np.float32),
         actions_SA=t["in.actions"].flatten(0, 1).numpy(),
         num_actions_B=np.full(num_samples, c["chunk"]),
         action_dims_B=np.full(num_samples, c["action_dim"]),
@@ -91,7 +92,7 @@ def test_gradients(golden: SimpleNamespace) -> None:
     checked = 0
     for name, parameter in golden.model.named_parameters():
         assert parameter.grad is not None, f"{name} is dead"
-        theirs = golden.tensors.get("grad." + lerobot_name(name))
+        theirs = golden.tensors.get("grad." + lerobot_name(name, golden.model.config))
         if theirs is None:  # attention-key biases: zero in exact arithmetic
             assert name.endswith(".k.bias")
             continue
@@ -115,7 +116,7 @@ def test_loading_is_strict(golden: SimpleNamespace) -> None:
     state = golden.model.state_dict()
     broken = dict(golden.params)
     broken["model.action_in_proj.weights"] = broken.pop("model.action_in_proj.weight")
-    broken["model.time_mlp_in.bias"] = torch.zeros(3)
+    broken["model.action_out_proj.bias"] = torch.zeros(3)
     with pytest.raises(InputError) as error:
         from_lerobot(broken, state, golden.model.config)
     for part in ("missing ['model.action_in_proj.weight']", "unexpected ['model.action_in_proj.weights']", "(3,)"):
