@@ -1,4 +1,4 @@
-"""Prompt and state as token ids: the text prefix of π0.5, and the tokenizers that can write it."""
+"""Prompts as token ids: the text prefix of π0.5 (task and state) and of π0 (task), and tokenizers that write it."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ NUMBERS_PER_DIM = NUM_STATE_BINS + 1  # below the range, the bin is -1
 MAX_OWN_DIMS = 16
 PIECES = re.compile(r"(Task: |, State:|;\nAction: | -?\d+(?= |;))")
 NUMBER = re.compile(r" -?\d+")
+PROMPTS = ("task_and_state", "task")  # of π0.5, of π0
 BOS_NAMES = ("<bos>", "<s>", "<|begin_of_text|>")
 
 
@@ -143,22 +144,30 @@ def _bins(state: np.ndarray) -> np.ndarray:
     return np.digitize(state, _EDGES) - 1
 
 
-def _split_prompt(task: str, state_A: np.ndarray) -> tuple[str, str, str]:
+def _split_prompt(task: str, state_A: np.ndarray, prompt: str) -> tuple[str, str, str]:
     cleaned = task.strip().replace("_", " ").replace("\n", " ")
+    if prompt == "task":
+        return "", cleaned, "\n"
     return "Task: ", cleaned, f", State: {' '.join(map(str, _bins(state_A)))};\nAction: "
 
 
-def prompt_text(task: str, state_A: np.ndarray) -> str:
-    """The prompt of π0.5: the task, then every real dimension of the normalised state [A] as one of 256 bins."""
-    return "".join(_split_prompt(task, state_A))
+def prompt_text(task: str, state_A: np.ndarray, prompt: str = PROMPTS[0]) -> str:
+    """What the model reads, as openpi writes it.
+
+    "task_and_state": the task, then every real dimension of the normalised state [A] as one of 256 bins. "task": the
+    task and a line's end.
+    """
+    return "".join(_split_prompt(task, state_A, prompt))
 
 
-def encode_prompt(tokenizer: Tokenizer, task: str, state_A: np.ndarray, max_tokens: int) -> np.ndarray:
+def encode_prompt(
+    tokenizer: Tokenizer, task: str, state_A: np.ndarray, max_tokens: int, prompt: str = PROMPTS[0]
+) -> np.ndarray:
     """int64 ids of BOS and the prompt, at most `max_tokens`: a task too long loses its end, the state never does.
 
     Warns once when it truncates; raises InputError when not even an empty task fits.
     """
-    head, cleaned, tail = _split_prompt(task, state_A)
+    head, cleaned, tail = _split_prompt(task, state_A, prompt)
     ids = tokenizer.encode(head + cleaned + tail)
     if len(ids) + 1 > max_tokens:
         tail_ids = tokenizer.encode(tail)
@@ -173,8 +182,12 @@ def encode_prompt(tokenizer: Tokenizer, task: str, state_A: np.ndarray, max_toke
     return np.array([tokenizer.bos_id, *ids], np.int64)
 
 
-def encode_prompts(tokenizer: Tokenizer, task: str, state_TA: np.ndarray, max_tokens: int) -> list[np.ndarray]:
+def encode_prompts(
+    tokenizer: Tokenizer, task: str, state_TA: np.ndarray, max_tokens: int, prompt: str = PROMPTS[0]
+) -> list[np.ndarray]:
     """`encode_prompt` for many states [T, A] of one task."""
+    if prompt == "task" and len(state_TA):
+        return [encode_prompt(tokenizer, task, state_TA[0], max_tokens, prompt)] * len(state_TA)
     if not isinstance(tokenizer, ByteTokenizer) or len(state_TA) == 0:
         return [encode_prompt(tokenizer, task, state_A, max_tokens) for state_A in state_TA]
     # One number is one token there, and they stand before the last one.

@@ -19,8 +19,14 @@ class Family(Protocol):
 
     NAMES: tuple[str, ...]
 
-    def resolve(self, model: ModelConfig, *, vocab_size: int, action_dim: int) -> Any:
+    def resolve(self, model: ModelConfig, *, vocab_size: int, state_dim: int, action_dim: int) -> Any:
         """The sizes that a recipe, a tokenizer and a dataset ask for. Raises InputError."""
+
+    def prompt(self, sizes: Any) -> str:
+        """Which of `vlarge.data.tokens.PROMPTS` the model reads."""
+
+    def check_dims(self, sizes: Any, *, state_dim: int, action_dim: int) -> None:
+        """Raise InputError for more dimensions than the model takes."""
 
     def read_sizes(self, data: dict[str, Any]) -> Any:
         """The sizes stored in a checkpoint. Raises InputError."""

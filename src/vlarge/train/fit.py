@@ -15,7 +15,7 @@ from vlarge.data.config import DataConfig, MixturePart
 from vlarge.data.hub import resolve
 from vlarge.data.index import Dataset
 from vlarge.data.stats import FeatureStats, dataset_stats
-from vlarge.data.tokens import Tokenizer, load_tokenizer
+from vlarge.data.tokens import load_tokenizer
 from vlarge.data.transforms import Chain, Normalizer, Preparation
 from vlarge.data.transforms.configure import camera_slots, chain_for, prepared_stats
 from vlarge.models.registry import find_family
@@ -79,10 +79,10 @@ def fit(recipe: Recipe, datasets: Sequence[Dataset]) -> Plan:
     parts = _parts(recipe.data, datasets, init)
     chains = [_chain(part, recipe.data.index_dir) for part in parts]
     tokenizer = init.first.tokenizer if init else load_tokenizer(recipe.data.tokenizer)
-    action_dim = max(_action_dim(part, chain) for part, chain in zip(parts, chains, strict=True))
-    sizes = init.sizes if init else _sizes(recipe, tokenizer, action_dim)
-    if action_dim > sizes.max_action_dim:
-        raise InputError(f"model.init takes {sizes.max_action_dim} action dimensions, the data has {action_dim}")
+    family = find_family(recipe.model.name)
+    dims = {"state_dim": _state_dim(parts, chains), "action_dim": _action_dim(parts, chains)}
+    sizes = init.sizes if init else family.resolve(recipe.model, vocab_size=tokenizer.vocab_size, **dims)
+    family.check_dims(sizes, **dims)
     max_text_tokens = init.first.max_text_tokens if init else recipe.data.max_text_tokens
     places = _places(parts, chains)
     stats = _stats(parts, chains, sizes.action_horizon, recipe.data.index_dir)
@@ -98,6 +98,7 @@ def fit(recipe: Recipe, datasets: Sequence[Dataset]) -> Plan:
             action_normalizer=Normalizer(recipe.data.normalization, own[ACTION]),
             max_text_tokens=max_text_tokens,
             chain=chain,
+            prompt=family.prompt(sizes),
         )
 
     preparations = tuple(part.known or prepared(part, chain) for part, chain in zip(parts, chains, strict=True))
@@ -163,13 +164,15 @@ def _chain(part: _Part, index_dir: str) -> Chain:
     return chain_for(part.config, part.dataset, dataset_stats(part.dataset, index_dir)[ACTION].mean)
 
 
-def _action_dim(part: _Part, chain: Chain) -> int:
-    return len(chain.actions(np.zeros(part.dataset.action_dim), np.zeros(part.dataset.state_dim)))
+def _state_dim(parts: Sequence[_Part], chains: Sequence[Chain]) -> int:
+    states = (chain.state(np.zeros(part.dataset.state_dim)) for part, chain in zip(parts, chains, strict=True))
+    return max(map(len, states))
 
 
-def _sizes(recipe: Recipe, tokenizer: Tokenizer, action_dim: int) -> Any:
-    family = find_family(recipe.model.name)
-    return family.resolve(recipe.model, vocab_size=tokenizer.vocab_size, action_dim=action_dim)
+def _action_dim(parts: Sequence[_Part], chains: Sequence[Chain]) -> int:
+    datasets = [part.dataset for part in parts]
+    actions = (c.actions(np.zeros(d.action_dim), np.zeros(d.state_dim)) for c, d in zip(chains, datasets, strict=True))
+    return max(map(len, actions))
 
 
 def _places(parts: Sequence[_Part], chains: Sequence[Chain]) -> dict[str, int]:

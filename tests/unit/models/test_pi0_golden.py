@@ -1,4 +1,4 @@
-"""Our packed π0 and π0.5 against tensors made with LeRobot 0.6.1's padded ones: velocity, loss, gradients, sampled actions."""
+"""Our packed π0 and π0.5 against LeRobot 0.6.1's padded ones: velocity, loss, gradients, sampled actions."""
 
 import json
 from pathlib import Path
@@ -60,7 +60,9 @@ def packed(t: dict, c: dict) -> PackedBatch:
         num_images_B=present.sum(1).numpy(),
         text_T=t["in.tokens"][tokens].numpy(),
         num_text_B=tokens.sum(1).numpy(),
-        state_BA=t["in.state"][:, : c["state_dim"]].numpy() if "in.state" in t else np.zeros((num_samples, 1), np.float32),
+        state_BA=t["in.state"][:, : c["state_dim"]].numpy()
+        if "in.state" in t
+        else np.zeros((num_samples, 1), np.float32),
         actions_SA=t["in.actions"].flatten(0, 1).numpy(),
         num_actions_B=np.full(num_samples, c["chunk"]),
         action_dims_B=np.full(num_samples, c["action_dim"]),

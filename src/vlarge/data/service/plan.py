@@ -18,7 +18,6 @@ from vlarge.data.frame_cache import FrameCache
 from vlarge.data.index import Dataset
 from vlarge.data.mixture import Mixture
 from vlarge.data.pack import micro_batches, share_out
-from vlarge.data.tokens import encode_prompt
 from vlarge.data.transforms import Preparation
 
 
@@ -67,11 +66,8 @@ class Part:
 
 @lru_cache(maxsize=1 << 18)
 def _text_tokens(part: Part, episode: int) -> int:
-    # An upper bound for the prompts of an episode: its longest task, with the widest numbers for the state.
-    p = part.preparation
-    state_A = np.full(p.state_normalizer.dim, 9.0, np.float32)
-    tasks = part.dataset.episodes[episode].tasks
-    return max((len(encode_prompt(p.tokenizer, task, state_A, p.max_text_tokens)) for task in tasks), default=0)
+    # An upper bound for the prompts of an episode: its longest task's.
+    return max(map(part.preparation.most_text_tokens, part.dataset.episodes[episode].tasks), default=0)
 
 
 class Place(NamedTuple):

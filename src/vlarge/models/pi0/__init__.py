@@ -1,6 +1,8 @@
-"""π0.5: vision tower, prefix transformer, action expert with adaptive RMSNorm, flow matching."""
+"""π0 and π0.5: vision tower, prefix transformer, action expert, flow matching."""
 
+from vlarge.models.pi0.config import check_dims as check_dims
 from vlarge.models.pi0.config import image_tokens as image_tokens
+from vlarge.models.pi0.config import prompt as prompt
 from vlarge.models.pi0.config import read_sizes as read_sizes
 from vlarge.models.pi0.config import resolve as resolve
 from vlarge.models.pi0.convert import from_lerobot as from_lerobot
@@ -8,6 +10,17 @@ from vlarge.models.pi0.convert import to_lerobot as to_lerobot
 from vlarge.models.pi0.flops import forward_flops as forward_flops
 from vlarge.models.pi0.model import Pi0 as build
 
-__all__ = ["NAMES", "build", "forward_flops", "from_lerobot", "image_tokens", "read_sizes", "resolve", "to_lerobot"]
+__all__ = [
+    "NAMES",
+    "build",
+    "check_dims",
+    "forward_flops",
+    "from_lerobot",
+    "image_tokens",
+    "prompt",
+    "read_sizes",
+    "resolve",
+    "to_lerobot",
+]
 
-NAMES = ("pi05",)
+NAMES = ("pi0", "pi05")

@@ -52,6 +52,7 @@ class Pi0Config:
             raise InputError(f"model has {self.heads} query heads, not a multiple of its {self.kv_heads} key heads")
 
 
+MAX_STATE_DIM = 32
 PRESETS = {
     "tiny": Pi0Config(
         vocab_size=4373, width=128, depth=2, mlp=384, heads=4, kv_heads=1, head_dim=32,
@@ -67,22 +68,30 @@ PRESETS = {
 }  # fmt: skip
 
 
-def resolve(model: ModelConfig, *, vocab_size: int, action_dim: int) -> Pi0Config:
+def resolve(model: ModelConfig, *, vocab_size: int, state_dim: int, action_dim: int) -> Pi0Config:
     """The preset with the recipe's changes, fitted to a tokenizer and a dataset.
 
-    Raises InputError for an unknown preset, a tokenizer or an action that is too large for the model.
+    Raises InputError for an unknown preset, a tokenizer, a state or an action that is too large for the model.
     """
     if model.preset not in PRESETS:
         raise InputError(f"model.preset {model.preset!r} does not exist: choose one of {', '.join(PRESETS)}")
     sizes = PRESETS[model.preset]
     changes = {name: getattr(model, name) for name in ("action_horizon", "image_size", "max_action_dim")}
     sizes = replace(sizes, **{name: value for name, value in changes.items() if value})
-    if not sizes.max_action_dim:
+    has_own_dims = not sizes.max_action_dim
+    if has_own_dims:
         sizes = replace(sizes, max_action_dim=action_dim)
+    if model.name == "pi0":
+        sizes = replace(sizes, max_state_dim=state_dim if has_own_dims else MAX_STATE_DIM)
     if vocab_size > sizes.vocab_size:
         raise InputError(f"the tokenizer has {vocab_size} tokens, preset {model.preset!r} takes {sizes.vocab_size}")
-    check_action_dim(sizes, action_dim)
+    check_dims(sizes, state_dim=state_dim, action_dim=action_dim)
     return sizes
+
+
+def prompt(sizes: Pi0Config) -> str:
+    """What the text holds; see `vlarge.data.tokens.PROMPTS`."""
+    return "task" if sizes.has_state_token else "task_and_state"
 
 
 def image_tokens(sizes: Pi0Config) -> int:
@@ -90,7 +99,10 @@ def image_tokens(sizes: Pi0Config) -> int:
     return (sizes.image_size // sizes.patch) ** 2
 
 
-def check_action_dim(sizes: Pi0Config, action_dim: int) -> None:
+def check_dims(sizes: Pi0Config, *, state_dim: int, action_dim: int) -> None:
+    """Raise InputError for more dimensions than the model takes."""
+    if sizes.has_state_token and state_dim > sizes.max_state_dim:
+        raise InputError(f"the dataset's states have {state_dim} dimensions, the model takes {sizes.max_state_dim}")
     if action_dim > sizes.max_action_dim:
         raise InputError(
             f"the dataset's actions have {action_dim} dimensions, the model takes at most {sizes.max_action_dim}:"

@@ -1,8 +1,8 @@
 """π0 and π0.5 weights by LeRobot's names (which openpi's PyTorch names share) ↔ ours: strict, by one table.
 
 What the reference stores and never uses is not part of our model: both language heads, all of the last prefix layer but
-its keys and values, the prefix's final norm, the gate of the expert's final norm (π0.5). Reading drops it; writing puts zeros
-there (the head repeats the embedding), so that LeRobot's strict loading is content.
+its keys and values, the prefix's final norm, the gate of π0.5's final norm. Reading drops it; writing puts zeros there
+(the head repeats the embedding), so that LeRobot's strict loading is content.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Floating-point operations of π0.5, counted from its sizes and a batch's true lengths."""
+"""Floating-point operations of π0 and π0.5, counted from its sizes and a batch's true lengths."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ def forward_flops(c: Pi0Config, batch: PackedBatch, num_draws: int = 1) -> float
     patches = image_tokens(c)
     image_B = batch.num_images_B * patches
     prefix_B, suffix_B = image_B + batch.num_text_B, batch.num_actions_B
+    context_B = prefix_B + int(c.has_state_token)
     vision_tokens, suffix_tokens = float(image_B.sum()), float(suffix_B.sum()) * num_draws
     vision_layer = 4 * c.vision_width**2 + 2 * c.vision_width * c.vision_mlp
     vision = vision_tokens * (
@@ -24,6 +25,11 @@ def forward_flops(c: Pi0Config, batch: PackedBatch, num_draws: int = 1) -> float
     prefix += 2 * (c.depth - 1) * heads * float((prefix_B**2).sum())
     expert_layer = c.expert_width * (2 * heads + kv) + 3 * c.expert_width * c.expert_mlp
     expert = suffix_tokens * (c.depth * expert_layer + 2 * c.max_action_dim * c.expert_width)
-    expert += 2 * c.depth * heads * num_draws * float((suffix_B * (prefix_B + suffix_B)).sum())
-    expert += batch.num_samples * num_draws * c.expert_width**2 * (6 * c.depth + 4)  # adaptive norms and time
+    expert += 2 * c.depth * heads * num_draws * float((suffix_B * (context_B + suffix_B)).sum())
+    if c.has_state_token:
+        expert += suffix_tokens * 3 * c.expert_width**2  # time mixed into the actions
+        expert += batch.num_samples * (c.max_state_dim * c.expert_width + (c.depth - 1) * expert_layer)
+        expert += batch.num_samples * c.expert_width * kv + 2 * (c.depth - 1) * heads * float(context_B.sum())
+    else:
+        expert += batch.num_samples * num_draws * c.expert_width**2 * (6 * c.depth + 4)  # adaptive norms and time
     return 2 * (vision + prefix + expert)

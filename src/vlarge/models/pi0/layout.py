@@ -11,6 +11,8 @@ from torch import Tensor
 
 from vlarge.models.attention import Segments
 
+Runs = tuple[np.ndarray, np.ndarray]  # starts and lengths
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -60,7 +62,6 @@ def lay_out(
     context_B, suffix_D = prefix_B + state_B, np.repeat(num_actions_B, num_draws)
     prefix, state = (_starts(prefix_B), prefix_B), (prefix_B.sum() + _starts(state_B), state_B)
     suffix = context_B.sum() + _starts(suffix_D), suffix_D
-    of_draws = [tuple(np.repeat(each, num_draws) for each in runs) for runs in (prefix, state)]
     context_D = np.repeat(context_B, num_draws)
     in_prefix = _interleave((_starts(image_B), image_B), (image_B.sum() + _starts(num_text_B), num_text_B))
     return Layout(
@@ -70,7 +71,7 @@ def lay_out(
         positions_S=torch.from_numpy(_ranges(context_D, suffix_D)),
         draw_S=torch.from_numpy(np.repeat(np.arange(len(suffix_D)), suffix_D)),
         state_index_K=torch.from_numpy(_interleave(prefix, state)),
-        joint_index_K=torch.from_numpy(_interleave(*of_draws, suffix)),
+        joint_index_K=torch.from_numpy(_interleave(_repeated(prefix, num_draws), _repeated(state, num_draws), suffix)),
         prefix=Segments.self_attention(tuple(prefix_B.tolist())),
         state=Segments(tuple(state_B.tolist()), tuple(context_B.tolist())),
         suffix=Segments(tuple(suffix_D.tolist()), tuple((context_D + suffix_D).tolist())),
@@ -87,7 +88,12 @@ def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.repeat(starts - _starts(lengths), lengths) + np.arange(int(lengths.sum()))
 
 
-def _interleave(*runs: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-    """Rows of the first of each kind of run (starts, lengths) one after another, then of the second of each, …"""
+def _repeated(runs: Runs, times: int) -> Runs:
+    """Each run so many times in a row."""
+    return np.repeat(runs[0], times), np.repeat(runs[1], times)
+
+
+def _interleave(*runs: Runs) -> np.ndarray:
+    """Rows of the first of each kind of run one after another, then of the second of each, …"""
     starts, lengths = (np.stack(each, 1).ravel() for each in zip(*runs, strict=True))
     return _ranges(starts, lengths)
