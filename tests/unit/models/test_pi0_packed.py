@@ -165,7 +165,7 @@ def test_neighbouring_values_start_alike_and_dimensions_apart() -> None:
     model.embed_in_order(np.zeros((0, 0), np.int64))
 
 
-def test_gradients_are_added_up_in_one_order(model: Pi05) -> None:
+def test_gradients_are_added_up_in_one_order(model: Pi0) -> None:
     """`x[index]` adds its rows' gradients up as threads come to them: on a busy machine in another order."""
     called = set()
 
