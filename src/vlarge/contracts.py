@@ -75,6 +75,7 @@ class Sample:
     images: camera key -> uint8 [H, W, 3], present cameras only, in the dataset's order
     prompt_ids: int64 token ids of the whole text prefix
     state_A, actions_SA: float32, normalised; actions hold valid steps only (1 to action_horizon)
+    embodiment: number of the robot, for models that have weights for each
     augment_N7: float32, how training changes each image (`data.transforms.augment`); no rows where it does not
     """
 
@@ -83,6 +84,7 @@ class Sample:
     prompt_ids: np.ndarray
     state_A: np.ndarray
     actions_SA: np.ndarray
+    embodiment: int = 0
     augment_N7: np.ndarray = field(default_factory=_no_augmentation)
 
 
@@ -103,6 +105,7 @@ class PackedBatch:
     actions_SA: np.ndarray  # float32, normalised
     num_actions_B: np.ndarray  # int64
     action_dims_B: np.ndarray  # int64
+    embodiments_B: np.ndarray  # int64, see `Sample.embodiment`
     augment_N7: np.ndarray = field(default_factory=_no_augmentation)  # float32 [N, 7], or [0, 7]: images stay
 
     @property

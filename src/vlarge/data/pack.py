@@ -37,6 +37,7 @@ def assemble(samples: Sequence[Sample], images_NHWC: np.ndarray, num_images: Seq
         actions_SA=_widen([s.actions_SA for s in samples]),
         num_actions_B=np.array([len(s.actions_SA) for s in samples], np.int64),
         action_dims_B=np.array([s.actions_SA.shape[1] for s in samples], np.int64),
+        embodiments_B=np.array([s.embodiment for s in samples], np.int64),
         augment_N7=np.concatenate([s.augment_N7 for s in samples] or [np.zeros((0, 7), np.float32)]),
     )
 

@@ -11,6 +11,7 @@ from vlarge.contracts import setting
 class ModelConfig:
     """name: a model folder of `vlarge.models`; preset: one of that model's presets.
 
+    attention: how attention is computed, "auto" or one of `vlarge.models.attention.BACKENDS`.
     action_horizon, image_size, max_action_dim: 0 keeps the preset's value; for max_action_dim the `tiny` preset takes
     as many as the dataset has. init: a checkpoint folder to start from; its sizes then win over the preset's.
     """
@@ -18,6 +19,7 @@ class ModelConfig:
     name: str = "pi05"
     preset: str = "tiny"
     init: str = ""
+    attention: str = "auto"
     action_horizon: int = setting(0, least=0, below=10_001)
     image_size: int = setting(0, least=0, below=2_049)
     max_action_dim: int = setting(0, least=0, below=10_001)

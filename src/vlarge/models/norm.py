@@ -13,15 +13,15 @@ def rms(x_TD: Tensor, eps: float) -> Tensor:
 
 
 class RMSNorm(nn.Module):
-    """Gemma's RMSNorm: the weight is stored as its distance from one."""
+    """RMSNorm with a learned scale. offset: 1 where the weight is stored as its distance from one (Gemma), or 0."""
 
-    def __init__(self, dim: int, eps: float = 1e-6) -> None:
+    def __init__(self, dim: int, eps: float = 1e-6, offset: float = 1.0) -> None:
         super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.zeros(dim))
+        self.eps, self.offset = eps, offset
+        self.weight = nn.Parameter(torch.full((dim,), 1.0 - offset))
 
     def forward(self, x_TD: Tensor) -> Tensor:
-        return rms(x_TD, self.eps) * (1.0 + self.weight.float())
+        return rms(x_TD, self.eps) * (self.offset + self.weight.float())
 
 
 class AdaptiveRMSNorm(nn.Module):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Collection
 from importlib.metadata import entry_points
 from typing import Any, Protocol
 
@@ -28,11 +29,17 @@ class Family(Protocol):
     def check_dims(self, sizes: Any, *, state_dim: int, action_dim: int) -> None:
         """Raise InputError for more dimensions than the model takes."""
 
+    def embodiment_number(self, sizes: Any, name: str, taken: Collection[int]) -> int:
+        """Which of the weights that the model has for each robot are this one's. Raises InputError when none is left.
+
+        taken: numbers of other robots of the run. A model without such weights says 0.
+        """
+
     def read_sizes(self, data: dict[str, Any]) -> Any:
         """The sizes stored in a checkpoint. Raises InputError."""
 
     def build(self, sizes: Any) -> nn.Module:
-        """A new network. It also has `sample` and `embed_in_order`, as `pi0.model.Pi0` has."""
+        """A new network. It also has `flow`, `attention`, `sample` and `embed_in_order`, as `pi0.model.Pi0` has."""
 
     def image_tokens(self, sizes: Any) -> int:
         """Tokens of one image."""

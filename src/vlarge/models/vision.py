@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vlarge.models.attention import Segments, attend
+from vlarge.models.attention import AUTO, Segments, attend
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,14 +58,14 @@ class VisionTower(nn.Module):
         self.blocks = nn.ModuleList(VisionBlock(c) for _ in range(c.depth))
         self.norm = nn.LayerNorm(c.width, eps=1e-6)
 
-    def forward(self, images_NHWC: Tensor) -> Tensor:
+    def forward(self, images_NHWC: Tensor, attention: str = AUTO) -> Tensor:
         """uint8 (or float in [-1, 1]) [N, image_size, image_size, 3] -> tokens [N * num_patches, width]."""
         c = self.config
         if not images_NHWC.is_floating_point():
             images_NHWC = images_NHWC.float() / 127.5 - 1.0
         x_NPD = self.patch_embed(patches(images_NHWC, c.patch)) + self.positions
         x_TD = x_NPD.flatten(0, 1)
-        segments = Segments.self_attention((c.num_patches,) * len(images_NHWC))
+        segments = Segments.self_attention((c.num_patches,) * len(images_NHWC), backend=attention)
         for block in self.blocks:
             x_TD = block(x_TD, segments)
         return self.norm(x_TD)

@@ -59,7 +59,7 @@ class CheckpointPolicy:
         p = self.preparation
         images, prompt_ids, state_A = p.observation(observation.images, observation.state, observation.task)
         blank = np.zeros((self.action_horizon, p.action_normalizer.dim), np.float32)
-        batch = pack([Sample(UNUSED_ID, images, prompt_ids, state_A, blank)])
+        batch = pack([Sample(UNUSED_ID, images, prompt_ids, state_A, blank, p.embodiment)])
         shape = (self.action_horizon, self.num_action_columns)
         noise = keyed_generator(*noise_key).standard_normal(shape, dtype=np.float32)
         actions = self.model.sample(batch, torch.from_numpy(noise).to(self.device))

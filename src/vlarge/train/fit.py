@@ -18,7 +18,8 @@ from vlarge.data.stats import FeatureStats, dataset_stats
 from vlarge.data.tokens import load_tokenizer
 from vlarge.data.transforms import Chain, Normalizer, Preparation
 from vlarge.data.transforms.configure import camera_slots, chain_for, prepared_stats
-from vlarge.models.registry import find_family
+from vlarge.models.attention import AUTO, BACKENDS
+from vlarge.models.registry import Family, find_family
 from vlarge.policy.files import PolicyFiles, build_model, read_policy
 from vlarge.recipe import Recipe
 
@@ -35,6 +36,7 @@ class Plan:
     preparations: tuple[Preparation, ...]
     embodiments: tuple[str, ...]
     init: PolicyFiles | None
+    attention: str
 
     @property
     def by_embodiment(self) -> dict[str, Preparation]:
@@ -51,8 +53,13 @@ class Plan:
 
     def build(self, seed: int, device: torch.device) -> Any:
         """The network with its first weights, the same on every process."""
+        model: Any = self._with_weights(seed, device).train()
+        model.attention = self.attention
+        return model
+
+    def _with_weights(self, seed: int, device: torch.device) -> Any:
         if self.init is not None:
-            return self.init.build(device).train()
+            return self.init.build(device)
         torch.manual_seed(seed)
         model: Any = build_model(self.model_name, self.sizes, device)
         model.embed_in_order(self.preparations[0].tokenizer.ordered_ids)
@@ -85,6 +92,7 @@ def fit(recipe: Recipe, datasets: Sequence[Dataset]) -> Plan:
     family.check_dims(sizes, **dims)
     max_text_tokens = init.first.max_text_tokens if init else recipe.data.max_text_tokens
     places = _places(parts, chains)
+    numbers = _embodiment_numbers(parts, family, sizes)
     stats = _stats(parts, chains, sizes.action_horizon, recipe.data.index_dir)
 
     def prepared(part: _Part, chain: Chain) -> Preparation:
@@ -99,10 +107,18 @@ def fit(recipe: Recipe, datasets: Sequence[Dataset]) -> Plan:
             max_text_tokens=max_text_tokens,
             chain=chain,
             prompt=family.prompt(sizes),
+            embodiment=numbers[part.embodiment],
         )
 
+    attention = _attention(recipe.model.attention)
     preparations = tuple(part.known or prepared(part, chain) for part, chain in zip(parts, chains, strict=True))
-    return Plan(recipe.model.name, sizes, preparations, tuple(part.embodiment for part in parts), init)
+    return Plan(recipe.model.name, sizes, preparations, tuple(part.embodiment for part in parts), init, attention)
+
+
+def _attention(name: str) -> str:
+    if name not in (AUTO, *BACKENDS):
+        raise InputError(f"model.attention is {name!r}; choose {AUTO}, or one of {', '.join(sorted(BACKENDS))}")
+    return name
 
 
 def embodiment_names(parts: Sequence[MixturePart]) -> list[str]:
@@ -179,6 +195,15 @@ def _places(parts: Sequence[_Part], chains: Sequence[Chain]) -> dict[str, int]:
     # The order in which the model sees its cameras: the same for all datasets, as the first ones have it.
     names = [chain.camera(key) for part, chain in zip(parts, chains, strict=True) for key in part.dataset.camera_keys]
     return {name: place for place, name in enumerate(dict.fromkeys(names))}
+
+
+def _embodiment_numbers(parts: Sequence[_Part], family: Family, sizes: Any) -> dict[str, int]:
+    # Robots that the policy knows keep theirs.
+    numbers = {part.embodiment: part.known.embodiment for part in parts if part.known}
+    for part in parts:
+        if part.embodiment not in numbers:
+            numbers[part.embodiment] = family.embodiment_number(sizes, part.embodiment, set(numbers.values()))
+    return numbers
 
 
 def _stats(

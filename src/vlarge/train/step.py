@@ -8,25 +8,33 @@ import torch
 from torch import Tensor, nn
 
 from vlarge.contracts import InputError, PackedBatch
-from vlarge.models.flow import interpolate, keyed_draws
+from vlarge.models.flow import Flow, keyed_draws
 
 
 def flow_loss(
-    model: nn.Module, batch: PackedBatch, *, seed: int, step: int, num_draws: int, action_dim: int, num_valid: float
+    model: nn.Module,
+    batch: PackedBatch,
+    flow: Flow,
+    *,
+    seed: int,
+    step: int,
+    num_draws: int,
+    action_dim: int,
+    num_valid: float,
 ) -> Tensor:
     """Squared velocity errors of this process's samples, summed, over the *global* count of valid values (law M4).
 
     num_valid: action values of the whole global batch, before draws. action_dim: columns of the model's actions.
     """
     device = next(model.parameters()).device
-    times, noise = keyed_draws(seed, batch.sample_ids_B3, step, batch.num_actions_B, action_dim, num_draws)
+    times, noise = keyed_draws(seed, batch.sample_ids_B3, step, batch.num_actions_B, action_dim, num_draws, flow)
     actions = torch.from_numpy(batch.actions_SA)
     actions = torch.nn.functional.pad(actions, (0, action_dim - actions.shape[1]))
     lengths_D = torch.from_numpy(batch.num_actions_B).repeat_interleave(num_draws)
     dims_D = torch.from_numpy(batch.action_dims_B).repeat_interleave(num_draws)
     actions = torch.cat([a.repeat(num_draws, 1) for a in actions.split(batch.num_actions_B.tolist())])
     time_D = torch.from_numpy(times)
-    noised, velocity = interpolate(actions, torch.from_numpy(noise), time_D.repeat_interleave(lengths_D))
+    noised, velocity = flow.interpolate(actions, torch.from_numpy(noise), time_D.repeat_interleave(lengths_D))
     predicted = model(batch, noised.to(device), time_D.to(device), num_draws)
     real = torch.arange(action_dim) < dims_D.repeat_interleave(lengths_D)[:, None]
     errors = (predicted - velocity.to(device)).square() * real.to(device)

@@ -150,8 +150,8 @@ class Trainer:
         c = self.recipe.train
         with watch.section("forward"), precision(c.dtype, self.device):
             loss = flow_loss(
-                self.replica, batch, seed=self.recipe.run.seed, step=self.step, num_draws=c.suffixes_per_prefix,
-                action_dim=self.plan.sizes.max_action_dim, num_valid=num_valid,
+                self.replica, batch, self.model.flow, seed=self.recipe.run.seed, step=self.step,
+                num_draws=c.suffixes_per_prefix, action_dim=self.plan.sizes.max_action_dim, num_valid=num_valid,
             )  # fmt: skip
         with watch.section("backward"):
             (loss * self.world.size).backward()  # DDP averages; the loss is a share of a global sum

@@ -33,7 +33,9 @@ def preparation(action_dim: int) -> Preparation:
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of three robots, two of which have three action dimensions."""
-    sizes = resolve(ModelConfig(image_size=32, action_horizon=4), vocab_size=ByteTokenizer.vocab_size, action_dim=5)
+    sizes = resolve(
+        ModelConfig(image_size=32, action_horizon=4), vocab_size=ByteTokenizer.vocab_size, state_dim=7, action_dim=5
+    )
     folder = tmp_path_factory.mktemp("runs") / "policy"
     write_policy(
         folder,

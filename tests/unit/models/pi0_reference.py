@@ -53,6 +53,7 @@ def packed(t: dict, c: dict) -> PackedBatch:
         actions_SA=t["in.actions"].flatten(0, 1).numpy(),
         num_actions_B=np.full(num_samples, c["chunk"]),
         action_dims_B=np.full(num_samples, c["action_dim"]),
+        embodiments_B=np.zeros(num_samples, np.int64),
     )
 
 

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from vlarge.contracts import PackedBatch, Sample
 from vlarge.data.pack import pack
+from vlarge.models.flow import PI0_FLOW
 from vlarge.train.step import flow_loss
 
 
@@ -28,7 +29,7 @@ def sample(frame: int, num_actions: int, action_dim: int) -> Sample:
 
 def loss(samples: list[Sample], num_valid: float, action_dim: int = 5) -> float:
     batch = pack(samples)
-    found = flow_loss(Echo(), batch, seed=3, step=2, num_draws=2, action_dim=action_dim, num_valid=num_valid)
+    found = flow_loss(Echo(), batch, PI0_FLOW, seed=3, step=2, num_draws=2, action_dim=action_dim, num_valid=num_valid)
     return found.item()
 
 

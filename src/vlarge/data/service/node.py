@@ -296,7 +296,8 @@ class NodeService:
         with self._doing("prepare", f"episode {episode.index}, {part.dataset.root}"):
             prepared = part.preparation.numbers(table, frames)
         ids = [SampleId(clip.part, episode.index, frame) for frame in clip.frames]
-        samples = [Sample(i, {}, *numbers) for i, numbers in zip(ids, prepared, strict=True)]
+        embodiment = part.preparation.embodiment
+        samples = [Sample(i, {}, *numbers, embodiment) for i, numbers in zip(ids, prepared, strict=True)]
         if not part.augment:
             return samples
         seed, names = self.plan.mixture.orders[clip.part].seed, part.camera_names

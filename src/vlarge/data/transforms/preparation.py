@@ -22,7 +22,7 @@ class Preparation:
 
     image_size: images become [image_size, image_size, 3]. cameras: feature keys, in the order the model sees them.
     chain: what the numbers go through before they are normalised; the normalizers have the dimensions after it.
-    prompt: one of `tokens.PROMPTS`, what the text holds.
+    prompt: one of `tokens.PROMPTS`, what the text holds. embodiment: the model's number for this robot.
     """
 
     image_size: int
@@ -34,6 +34,7 @@ class Preparation:
     max_text_tokens: int
     chain: Chain = field(default_factory=Chain)
     prompt: str = PROMPTS[0]
+    embodiment: int = 0
 
     def __post_init__(self) -> None:
         self._check_prompt()
@@ -157,6 +158,7 @@ class Preparation:
             "max_text_tokens": self.max_text_tokens,
             "stages": self.chain.to_json(),
             "prompt": self.prompt,
+            "embodiment": self.embodiment,
         }
 
     @classmethod
@@ -173,6 +175,7 @@ class Preparation:
                 max_text_tokens=int(data["max_text_tokens"]),
                 chain=Chain.from_json(data["stages"]),
                 prompt=data["prompt"],
+                embodiment=int(data["embodiment"]),
             )
         except KeyError as error:
             raise InputError(f"the stored preparation lacks {error}; was this checkpoint written by vlarge?") from error

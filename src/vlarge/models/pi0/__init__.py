@@ -1,6 +1,7 @@
 """π0 and π0.5: vision tower, prefix transformer, action expert, flow matching."""
 
 from vlarge.models.pi0.config import check_dims as check_dims
+from vlarge.models.pi0.config import embodiment_number as embodiment_number
 from vlarge.models.pi0.config import image_tokens as image_tokens
 from vlarge.models.pi0.config import prompt as prompt
 from vlarge.models.pi0.config import read_sizes as read_sizes
@@ -14,6 +15,7 @@ __all__ = [
     "NAMES",
     "build",
     "check_dims",
+    "embodiment_number",
     "forward_flops",
     "from_lerobot",
     "image_tokens",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -92,6 +93,11 @@ def resolve(model: ModelConfig, *, vocab_size: int, state_dim: int, action_dim: 
 def prompt(sizes: Pi0Config) -> str:
     """What the text holds; see `vlarge.data.tokens.PROMPTS`."""
     return "task" if sizes.has_state_token else "task_and_state"
+
+
+def embodiment_number(sizes: Pi0Config, name: str, taken: Collection[int]) -> int:
+    """All robots share all weights."""
+    return 0
 
 
 def image_tokens(sizes: Pi0Config) -> int:

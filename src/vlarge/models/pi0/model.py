@@ -8,6 +8,7 @@ computed once. Papers: arXiv 2410.24164, 2504.16054; behaviour matched: openpi a
 
 from __future__ import annotations
 
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -16,80 +17,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vlarge.contracts import PackedBatch
-from vlarge.models.attention import Segments, attend, rotary_angles, rotate
+from vlarge.models.attention import AUTO, attend
 from vlarge.models.augment import batch_images
-from vlarge.models.flow import sample_ode, time_features
+from vlarge.models.flow import PI0_FLOW, sample_ode, time_features
+from vlarge.models.language import DecoderLayer, GatedMLP, KeysValues, KeyValue, LanguageConfig, Query
+from vlarge.models.layout import Layout, lay_out
 from vlarge.models.norm import AdaptiveRMSNorm, GatedAdaptiveRMSNorm, RMSNorm
 from vlarge.models.pi0.config import Pi0Config
-from vlarge.models.pi0.layout import Layout, lay_out
+from vlarge.models.rotary import Rotary, rotary_angles
 from vlarge.models.vision import VisionConfig, VisionTower
 
-Rotary = tuple[Tensor, Tensor]
-KeyValuePair = tuple[Tensor, Tensor]
-KeysValues = list[KeyValuePair]
 Condition = tuple[Tensor, Tensor]  # of each draw, and which draw each token belongs to
-
-
-class KeyValue(nn.Module):
-    """Key and value projections of one layer."""
-
-    def __init__(self, width: int, kv_heads: int, head_dim: int) -> None:
-        super().__init__()
-        self.kv_heads = kv_heads
-        self.k = nn.Linear(width, kv_heads * head_dim, bias=False)
-        self.v = nn.Linear(width, kv_heads * head_dim, bias=False)
-
-    def forward(self, y_TD: Tensor, rotary: Rotary) -> tuple[Tensor, Tensor]:
-        k, v = (f(y_TD).unflatten(-1, (self.kv_heads, -1)) for f in (self.k, self.v))
-        return rotate(k, *rotary), v
-
-
-class Query(nn.Module):
-    """Query and output projections of one layer, around the attention."""
-
-    def __init__(self, width: int, heads: int, head_dim: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.q = nn.Linear(width, heads * head_dim, bias=False)
-        self.o = nn.Linear(heads * head_dim, width, bias=False)
-
-    def forward(self, y_TD: Tensor, keys: Tensor, values: Tensor, rotary: Rotary, segments: Segments) -> Tensor:
-        q = rotate(self.q(y_TD).unflatten(-1, (self.heads, -1)), *rotary)
-        return self.o(attend(q, keys, values, segments).flatten(1))
-
-
-class GatedMLP(nn.Module):
-    """Gemma's GeGLU feed-forward."""
-
-    def __init__(self, width: int, mlp: int) -> None:
-        super().__init__()
-        self.gate = nn.Linear(width, mlp, bias=False)
-        self.up = nn.Linear(width, mlp, bias=False)
-        self.down = nn.Linear(mlp, width, bias=False)
-
-    def forward(self, x_TD: Tensor) -> Tensor:
-        return self.down(F.gelu(self.gate(x_TD), approximate="tanh") * self.up(x_TD))
-
-
-class PrefixLayer(nn.Module):
-    """One Gemma layer over the prefix. The last one stops after its keys and values."""
-
-    def __init__(self, c: Pi0Config, last: bool) -> None:
-        super().__init__()
-        self.norm1 = RMSNorm(c.width)
-        self.key_value = KeyValue(c.width, c.kv_heads, c.head_dim)
-        self.query = None if last else Query(c.width, c.heads, c.head_dim)
-        self.norm2 = None if last else RMSNorm(c.width)
-        self.mlp = None if last else GatedMLP(c.width, c.mlp)
-
-    def forward(self, x_TD: Tensor, rotary: Rotary, segments: Segments) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """The next residual stream (unchanged by the last layer) and this layer's keys and values."""
-        y = self.norm1(x_TD)
-        keys, values = self.key_value(y, rotary)
-        if self.query is not None and self.norm2 is not None and self.mlp is not None:
-            x_TD = x_TD + self.query(y, keys, values, rotary, segments)
-            x_TD = x_TD + self.mlp(self.norm2(x_TD))
-        return x_TD, (keys, values)
 
 
 class ExpertLayer(nn.Module):
@@ -101,30 +39,29 @@ class ExpertLayer(nn.Module):
     def __init__(self, c: Pi0Config) -> None:
         super().__init__()
         self.norm1 = expert_norm(c)
-        self.key_value = KeyValue(c.expert_width, c.kv_heads, c.head_dim)
-        self.query = Query(c.expert_width, c.heads, c.head_dim)
+        sizes = language_config(c, c.expert_width, c.expert_mlp)
+        self.key_value, self.query, self.mlp = KeyValue(sizes), Query(sizes), GatedMLP(sizes)
         self.norm2 = expert_norm(c)
-        self.mlp = GatedMLP(c.expert_width, c.expert_mlp)
 
     def forward(
-        self, x_SD: Tensor, condition: Condition | None, context: KeyValuePair, rotary: Rotary, layout: Layout
+        self, x_SD: Tensor, condition: Condition | None, context: KeysValues, rotary: Rotary, layout: Layout
     ) -> Tensor:
         """Actions over the keys and values of their context: prefix, then states."""
         y, gate = self._normed(self.norm1, x_SD, condition)
-        keys, values = _joined(context, self.key_value(y, rotary), layout.joint_index_K)
-        x_SD = x_SD + gate * self.query(y, keys, values, rotary, layout.suffix)
+        joint = _joined(context, self.key_value(y, rotary), layout.joint_index_K)
+        x_SD = x_SD + gate * self.query(y, joint, rotary, partial(attend, segments=layout.suffix))
         y, gate = self._normed(self.norm2, x_SD, condition)
         return x_SD + gate * self.mlp(y)
 
     def read_state(
-        self, x_BD: Tensor, prefix: KeyValuePair, rotary: Rotary, layout: Layout, last: bool
-    ) -> tuple[Tensor, KeyValuePair]:
+        self, x_BD: Tensor, prefix: KeysValues, rotary: Rotary, layout: Layout, last: bool
+    ) -> tuple[Tensor, KeysValues]:
         """π0's state tokens over their prefixes (as they came in the last layer), and keys and values of both."""
         y = self.norm1(x_BD)
         own = self.key_value(y, rotary)
         if not last:
-            keys, values = _joined(prefix, own, layout.state_index_K)
-            x_BD = x_BD + self.query(y, keys, values, rotary, layout.state)
+            joint = _joined(prefix, own, layout.state_index_K)
+            x_BD = x_BD + self.query(y, joint, rotary, partial(attend, segments=layout.state))
             x_BD = x_BD + self.mlp(self.norm2(x_BD))
         return x_BD, (torch.cat((prefix[0], own[0])), torch.cat((prefix[1], own[1])))
 
@@ -137,7 +74,7 @@ def expert_norm(c: Pi0Config) -> nn.Module:
     return RMSNorm(c.expert_width) if c.has_state_token else GatedAdaptiveRMSNorm(c.expert_width, c.expert_width)
 
 
-def _joined(before: KeyValuePair, own: KeyValuePair, index_K: Tensor) -> KeyValuePair:
+def _joined(before: KeysValues, own: KeysValues, index_K: Tensor) -> KeysValues:
     keys, values = (torch.cat(pair).index_select(0, index_K) for pair in zip(before, own, strict=True))
     return keys, values
 
@@ -159,16 +96,25 @@ def vision_config(c: Pi0Config) -> VisionConfig:
     )
 
 
+def language_config(c: Pi0Config, width: int, mlp: int) -> LanguageConfig:
+    """Of a layer of the prefix or of the expert: Gemma's."""
+    return LanguageConfig(width=width, mlp=mlp, heads=c.heads, kv_heads=c.kv_heads, head_dim=c.head_dim)
+
+
 class Pi0(nn.Module):
     """The whole policy network. `forward` predicts flow velocities for training; `sample` denoises action chunks."""
+
+    flow = PI0_FLOW
 
     def __init__(self, config: Pi0Config) -> None:
         super().__init__()
         c = self.config = config
+        self.attention = AUTO  # the backend of `models.attention`
         self.vision = VisionTower(vision_config(c))
         self.projector = nn.Linear(c.vision_width, c.width)
         self.embed = nn.Embedding(c.vocab_size, c.width)
-        self.prefix_layers = nn.ModuleList(PrefixLayer(c, last=i == c.depth - 1) for i in range(c.depth))
+        language, last = language_config(c, c.width, c.mlp), c.depth - 1
+        self.prefix_layers = nn.ModuleList(DecoderLayer(language, keys_only=i == last) for i in range(c.depth))
         self.expert_layers = nn.ModuleList(ExpertLayer(c) for _ in range(c.depth))
         self.action_in = nn.Linear(c.max_action_dim, c.expert_width)
         self.state_in = nn.Linear(c.max_state_dim, c.expert_width) if c.has_state_token else None
@@ -209,7 +155,7 @@ class Pi0(nn.Module):
         def velocity(x_SA: Tensor, t: float) -> Tensor:
             return self.denoise(x_SA, torch.full((batch.num_samples,), t, device=self.device), context, layout)
 
-        return sample_ode(velocity, noise_SA, self.config.denoise_steps)
+        return sample_ode(velocity, noise_SA, self.flow, self.config.denoise_steps)
 
     def lay_out(self, batch: PackedBatch, num_draws: int) -> Layout:
         layout = lay_out(
@@ -219,6 +165,7 @@ class Pi0(nn.Module):
             self.vision.config.num_patches,
             num_draws=num_draws,
             has_state_token=self.config.has_state_token,
+            attention=self.attention,
         )
         return layout.to(self.device)
 
@@ -226,39 +173,43 @@ class Pi0(nn.Module):
     def device(self) -> torch.device:
         return self.embed.weight.device
 
-    def encode_context(self, batch: PackedBatch, layout: Layout) -> KeysValues:
+    def encode_context(self, batch: PackedBatch, layout: Layout) -> list[KeysValues]:
         """Keys and values of every layer that the actions see: of the prefixes, then of π0's states."""
         prefix = self.encode_prefix(batch, layout)
         return prefix if self.state_in is None else self.encode_states(batch.state_BA, prefix, layout)
 
-    def encode_states(self, state_BA: np.ndarray, prefix: KeysValues, layout: Layout) -> KeysValues:
+    def encode_states(self, state_BA: np.ndarray, prefix: list[KeysValues], layout: Layout) -> list[KeysValues]:
         """What `encode_context` gives, where there are states."""
         assert self.state_in is not None
         state = F.pad(torch.from_numpy(state_BA), (0, self.config.max_state_dim - state_BA.shape[1]))
         x_BD = self.state_in(state.to(self.device)).float()
         rotary = rotary_angles(layout.positions_B, self.config.head_dim)
-        cache: KeysValues = []
+        cache: list[KeysValues] = []
         for layer, keys_values in zip(self.expert_layers, prefix, strict=True):
             last = len(cache) == self.config.depth - 1
             x_BD, both = cast(ExpertLayer, layer).read_state(x_BD, keys_values, rotary, layout, last)
             cache.append(both)
         return cache
 
-    def encode_prefix(self, batch: PackedBatch, layout: Layout) -> KeysValues:
+    def encode_prefix(self, batch: PackedBatch, layout: Layout) -> list[KeysValues]:
         """Keys and values of every prefix layer."""
         c = self.config
         text_TD = self.embed(torch.from_numpy(batch.text_T).to(self.device)) * c.width**0.5
         images = batch_images(batch, self.device)
-        tokens_TD = torch.cat((self.projector(self.vision(images)).float(), text_TD)) if len(images) else text_TD
+        tokens_TD = (
+            torch.cat((self.projector(self.vision(images, self.attention)).float(), text_TD))
+            if len(images)
+            else text_TD
+        )
         x_TD = tokens_TD.index_select(0, layout.prefix_index_T)
         rotary = rotary_angles(layout.positions_T, c.head_dim)
-        cache: KeysValues = []
+        cache: list[KeysValues] = []
         for layer in self.prefix_layers:
-            x_TD, keys_values = layer(x_TD, rotary, layout.prefix)
+            x_TD, keys_values = layer(x_TD, rotary, partial(attend, segments=layout.prefix))
             cache.append(keys_values)
         return cache
 
-    def denoise(self, noised_SA: Tensor, time_D: Tensor, context: KeysValues, layout: Layout) -> Tensor:
+    def denoise(self, noised_SA: Tensor, time_D: Tensor, context: list[KeysValues], layout: Layout) -> Tensor:
         """Velocities of noised actions over a cached context, at the flow time of each draw."""
         x_SD, condition = self.embed_actions(noised_SA, time_D, layout)
         rotary = rotary_angles(layout.positions_S, self.config.head_dim)

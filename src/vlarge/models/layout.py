@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vlarge.models.attention import Segments
-
-Runs = tuple[np.ndarray, np.ndarray]  # starts and lengths
+from vlarge.models.attention import AUTO, Segments
+from vlarge.models.runs import interleave, ranges, repeated, runs
 
 
 @dataclass(frozen=True)
@@ -55,45 +54,29 @@ def lay_out(
     *,
     num_draws: int = 1,
     has_state_token: bool = False,
+    attention: str = AUTO,
 ) -> Layout:
-    """The layout of B samples with `num_draws` suffixes each. All index arrays are int64 on the CPU."""
+    """The layout of B samples with `num_draws` suffixes each. All index arrays are int64 on the CPU.
+
+    attention: the backend of all three calls.
+    """
     image_B = num_images_B * num_patches
     prefix_B, state_B = image_B + num_text_B, np.full(len(image_B), int(has_state_token))
     context_B, suffix_D = prefix_B + state_B, np.repeat(num_actions_B, num_draws)
-    prefix, state = (_starts(prefix_B), prefix_B), (prefix_B.sum() + _starts(state_B), state_B)
-    suffix = context_B.sum() + _starts(suffix_D), suffix_D
+    prefix, state = runs(prefix_B), runs(state_B, after=prefix_B.sum())
+    suffix = runs(suffix_D, after=context_B.sum())
     context_D = np.repeat(context_B, num_draws)
-    in_prefix = _interleave((_starts(image_B), image_B), (image_B.sum() + _starts(num_text_B), num_text_B))
+    in_prefix = interleave(runs(image_B), runs(num_text_B, after=image_B.sum()))
+    joint = interleave(repeated(prefix, num_draws), repeated(state, num_draws), suffix)
     return Layout(
         prefix_index_T=torch.from_numpy(in_prefix),
-        positions_T=torch.from_numpy(_ranges(np.zeros_like(prefix_B), prefix_B)),
-        positions_B=torch.from_numpy(_ranges(prefix_B, state_B)),
-        positions_S=torch.from_numpy(_ranges(context_D, suffix_D)),
+        positions_T=torch.from_numpy(ranges(np.zeros_like(prefix_B), prefix_B)),
+        positions_B=torch.from_numpy(ranges(prefix_B, state_B)),
+        positions_S=torch.from_numpy(ranges(context_D, suffix_D)),
         draw_S=torch.from_numpy(np.repeat(np.arange(len(suffix_D)), suffix_D)),
-        state_index_K=torch.from_numpy(_interleave(prefix, state)),
-        joint_index_K=torch.from_numpy(_interleave(_repeated(prefix, num_draws), _repeated(state, num_draws), suffix)),
-        prefix=Segments.self_attention(tuple(prefix_B.tolist())),
-        state=Segments(tuple(state_B.tolist()), tuple(context_B.tolist())),
-        suffix=Segments(tuple(suffix_D.tolist()), tuple((context_D + suffix_D).tolist())),
+        state_index_K=torch.from_numpy(interleave(prefix, state)),
+        joint_index_K=torch.from_numpy(joint),
+        prefix=Segments.self_attention(tuple(prefix_B.tolist()), backend=attention),
+        state=Segments(tuple(state_B.tolist()), tuple(context_B.tolist()), backend=attention),
+        suffix=Segments(tuple(suffix_D.tolist()), tuple((context_D + suffix_D).tolist()), backend=attention),
     )
-
-
-def _starts(lengths: np.ndarray) -> np.ndarray:
-    """Where each of the runs begins when they lie end to end."""
-    return np.cumsum(lengths) - lengths
-
-
-def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """start, start+1, … for each run, end to end."""
-    return np.repeat(starts - _starts(lengths), lengths) + np.arange(int(lengths.sum()))
-
-
-def _repeated(runs: Runs, times: int) -> Runs:
-    """Each run so many times in a row."""
-    return np.repeat(runs[0], times), np.repeat(runs[1], times)
-
-
-def _interleave(*runs: Runs) -> np.ndarray:
-    """Rows of the first of each kind of run one after another, then of the second of each, …"""
-    starts, lengths = (np.stack(each, 1).ravel() for each in zip(*runs, strict=True))
-    return _ranges(starts, lengths)
