@@ -10,7 +10,7 @@ from pi0_reference import close, packed, sizes_of, velocity_and_loss
 from safetensors.torch import load_file
 
 from vlarge.contracts import InputError
-from vlarge.models.pi0.convert import from_lerobot, lerobot_name, to_lerobot
+from vlarge.models.pi0.convert import from_lerobot, naming, to_lerobot
 from vlarge.models.pi0.model import Pi0
 
 
@@ -37,7 +37,7 @@ def test_gradients(golden: SimpleNamespace) -> None:
     checked = 0
     for name, parameter in golden.model.named_parameters():
         assert parameter.grad is not None, f"{name} is dead"
-        theirs = golden.tensors.get("grad." + lerobot_name(name, golden.model.config))
+        theirs = golden.tensors.get("grad." + naming(golden.model.config).theirs(name))
         if theirs is None:  # attention-key biases: zero in exact arithmetic
             assert name.endswith(".k.bias")
             continue

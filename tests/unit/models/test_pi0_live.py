@@ -13,7 +13,7 @@ import pytest
 import torch
 from pi0_reference import close, packed, sizes_of, velocity_and_loss
 
-from vlarge.models.pi0.convert import from_lerobot, lerobot_name, to_lerobot
+from vlarge.models.pi0.convert import from_lerobot, naming, to_lerobot
 from vlarge.models.pi0.model import Pi0
 
 
@@ -65,7 +65,7 @@ def test_velocity_loss_gradients_and_actions_are_lerobots(reference: ModuleType,
     close(loss, t["out.loss"], 5e-6)
     loss.backward()
     for name, parameter in ours.named_parameters():
-        gradient = t.get("grad." + lerobot_name(name, ours.config))
+        gradient = t.get("grad." + naming(ours.config).theirs(name))
         if gradient is not None and parameter.grad is not None:
             close(parameter.grad.reshape(-1), gradient.reshape(-1)[: parameter.numel()], 1e-5)
     close(ours.sample(packed(t, c), t["in.sample_noise"].flatten(0, 1)), t["out.sampled_actions"].flatten(0, 1), 1e-5)

@@ -7,12 +7,10 @@ its keys and values, the prefix's final norm, the gate of π0.5's final norm. Re
 
 from __future__ import annotations
 
-import re
-
 import torch
 from torch import Tensor
 
-from vlarge.contracts import InputError
+from vlarge.models.naming import Naming
 from vlarge.models.pi0.config import Pi0Config
 
 ROOT = "model."
@@ -65,58 +63,44 @@ PI0_TABLE = TABLE | {
 HEADS = ("paligemma_with_expert.paligemma.lm_head.weight", "paligemma_with_expert.gemma_expert.lm_head.weight")
 
 
-def lerobot_name(ours: str, c: Pi0Config) -> str:
-    """LeRobot's key for one of our parameters."""
-    table = PI0_TABLE if c.has_state_token else PI05_TABLE
-    number = re.search(r"\.(\d+)\.", ours)
-    pattern = ours if number is None else ours.replace(number.group(0), ".#.", 1)
-    prefix = max((p for p in table if pattern.startswith(p)), key=len)
-    theirs = table[prefix] + pattern[len(prefix) :]
-    return ROOT + (theirs if number is None else theirs.replace("#", number.group(1)))
-
-
 def from_lerobot(theirs: dict[str, Tensor], ours: dict[str, Tensor], c: Pi0Config) -> dict[str, Tensor]:
-    """Our state dict, filled from theirs. `ours` gives names and shapes (meta tensors do).
+    """Our state dict, filled from LeRobot's or openpi's. `ours` gives names and shapes (meta tensors do).
 
     Raises one InputError that lists every missing, unexpected and mis-shaped key.
     """
-    theirs = {key if key.startswith(ROOT) else ROOT + key: value for key, value in theirs.items()}
-    head, table = ROOT + HEADS[0], ROOT + LANGUAGE + "embed_tokens.weight"
-    if table not in theirs and head in theirs:  # some checkpoints keep only the tied head
-        theirs[table] = theirs[head]
-    names = {lerobot_name(name, c): name for name in ours}
-    missing = sorted(names.keys() - theirs.keys())
-    unexpected = sorted(theirs.keys() - names.keys() - unused_keys(c))
-    state = {ours_name: _to_ours(ours_name, theirs[key], c) for key, ours_name in names.items() if key in theirs}
-    shapes = [
-        f"{lerobot_name(name, c)} is {tuple(state[name].shape)}, the model's is {tuple(value.shape)}"
-        for name, value in ours.items()
-        if name in state and state[name].shape != value.shape
-    ]
-    if missing or unexpected or shapes:
-        raise InputError(
-            f"the checkpoint does not fit the model: missing {missing or 'none'}; unexpected {unexpected or 'none'};"
-            f" wrong shape {shapes or 'none'}"
-        )
-    return state
+    rooted = {key if key.startswith(ROOT) else ROOT + key: value for key, value in theirs.items()}
+    return naming(c).read(rooted, ours)
 
 
 def to_lerobot(ours: dict[str, Tensor], c: Pi0Config) -> dict[str, Tensor]:
     """The full state dict that LeRobot 0.6.1's π0 or π0.5 loads strictly."""
-    state = {lerobot_name(name, c): _to_theirs(name, value, c) for name, value in ours.items()}
-    embed = ours["embed.weight"]
-    shapes = _unused_shapes(c)
-    unused = {key: embed.new_zeros(shape) for key, shape in shapes.items()}
-    unused[ROOT + HEADS[0]] = embed.clone()
-    return state | unused
+    return naming(c).write(ours)
 
 
-def unused_keys(c: Pi0Config) -> set[str]:
-    """Keys of LeRobot's checkpoints that no output depends on."""
-    return set(_unused_shapes(c))
+def naming(c: Pi0Config) -> Naming:
+    """LeRobot's names for a model of these sizes."""
+
+    def to_ours(name: str, value: Tensor) -> Tensor:
+        if name == "vision.patch_embed.weight":
+            return value.flatten(1)
+        if name.startswith("expert_norm.") and not c.has_state_token:
+            return value[: len(value) // 3 * 2]
+        return value
+
+    def to_theirs(name: str, value: Tensor) -> Tensor:
+        if name == "vision.patch_embed.weight":
+            return value.unflatten(1, (3, c.patch, c.patch))
+        if name.startswith("expert_norm.") and not c.has_state_token:
+            return torch.cat((value, torch.zeros_like(value[: len(value) // 2])))
+        return value
+
+    table = {ours: ROOT + theirs for ours, theirs in (PI0_TABLE if c.has_state_token else PI05_TABLE).items()}
+    copies = {ROOT + HEADS[0]: ROOT + LANGUAGE + "embed_tokens.weight"}
+    return Naming(table, unused_shapes(c), copies, to_ours, to_theirs)
 
 
-def _unused_shapes(c: Pi0Config) -> dict[str, tuple[int, ...]]:
+def unused_shapes(c: Pi0Config) -> dict[str, tuple[int, ...]]:
+    """What LeRobot's checkpoints hold and no output depends on, beside the copy of the embeddings."""
     last = f"{ROOT}{LANGUAGE}layers.{c.depth - 1}."
     attention = c.heads * c.head_dim
     return {
@@ -127,22 +111,5 @@ def _unused_shapes(c: Pi0Config) -> dict[str, tuple[int, ...]]:
         last + "mlp.down_proj.weight": (c.width, c.mlp),
         last + "post_attention_layernorm.weight": (c.width,),
         f"{ROOT}{LANGUAGE}norm.weight": (c.width,),
-        ROOT + HEADS[0]: (c.vocab_size, c.width),
         ROOT + HEADS[1]: (c.vocab_size, c.expert_width),
     }
-
-
-def _to_ours(name: str, value: Tensor, c: Pi0Config) -> Tensor:
-    if name == "vision.patch_embed.weight":
-        return value.flatten(1)
-    if name.startswith("expert_norm.") and not c.has_state_token:
-        return value[: len(value) // 3 * 2]
-    return value
-
-
-def _to_theirs(name: str, value: Tensor, c: Pi0Config) -> Tensor:
-    if name == "vision.patch_embed.weight":
-        return value.unflatten(1, (3, c.patch, c.patch))
-    if name.startswith("expert_norm.") and not c.has_state_token:
-        return torch.cat((value, torch.zeros_like(value[: len(value) // 2])))
-    return value
