@@ -67,11 +67,8 @@ def _describe(trainer: Trainer) -> str:
     from vlarge.data.check import describe_left_out
 
     c = trainer.recipe
-    num_parameters = sum(p.numel() for p in trainer.model.parameters())
-    lines = [
-        f"{c.model.name} {c.model.preset}: {num_parameters / 1e6:.1f} M parameters,"
-        f" {c.train.dtype} on {trainer.device}",
-    ]
+    lines = [f"{c.model.name} {c.model.init or c.model.preset}: {c.train.dtype} on {trainer.device}"]
+    lines += ["  " + line for line in trainer.audit.lines()]
     for dataset, preparation in zip(trainer.datasets, trainer.plan.preparations, strict=True):
         lines.append(
             f"{dataset.root}: {len(dataset.episodes)} episodes, {dataset.num_frames} frames,"

@@ -19,6 +19,7 @@ class Family(Protocol):
     """What a model folder's `__init__` offers. `sizes` is the folder's own frozen dataclass."""
 
     NAMES: tuple[str, ...]
+    PARTS: dict[str, tuple[str, ...]]  # beginnings of parameters' names by part: vision, language, expert
 
     def resolve(self, model: ModelConfig, *, vocab_size: int, state_dim: int, action_dim: int) -> Any:
         """The sizes that a recipe, a tokenizer and a dataset ask for. Raises InputError."""

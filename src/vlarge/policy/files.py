@@ -49,13 +49,16 @@ class PolicyFiles:
 
     def build(self, device: torch.device) -> nn.Module:
         """The network in evaluation mode. Raises InputError listing every key that does not fit."""
-        model = build_model(self.model_name, self.sizes, device)
-        model.load_state_dict(read_weights(self, model))
+        model = build_model(self.model_name, self.sizes, torch.device("meta"))
+        weights = {name: value.to(device, torch.float32) for name, value in read_weights(self, model).items()}
+        model.load_state_dict(weights, assign=True)
         return model.eval()
 
 
 def build_model(model_name: str, sizes: Any, device: torch.device) -> nn.Module:
-    return find_family(model_name).build(sizes).to(device)
+    """A new network, made on its device; on torch's meta device it has sizes only."""
+    with device:
+        return find_family(model_name).build(sizes)
 
 
 def write_policy(

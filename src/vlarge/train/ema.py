@@ -7,18 +7,24 @@ from torch import Tensor, nn
 
 
 class Ema:
-    """Averages follow the weights closely at first: the decay of update n is min(decay, (1 + n) / (10 + n))."""
+    """Averages follow the weights closely at first: the decay of update n is min(decay, (1 + n) / (10 + n)).
+
+    `state` holds all weights: of what is frozen, the model's own.
+    """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
-        self.state = {name: value.detach().clone() for name, value in model.state_dict().items()}
+        trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+        self.state = {name: value.clone() if name in trained else value for name, value in model.state_dict().items()}
+        self._averaged = [name for name in self.state if name in trained]
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
         """After optimizer step number `step` (from 0)."""
         weight = 1.0 - min(self.decay, (1 + step) / (10 + step))
         now = model.state_dict()
-        torch._foreach_lerp_(list(self.state.values()), [now[name] for name in self.state], weight)
+        averages = [self.state[name] for name in self._averaged]
+        torch._foreach_lerp_(averages, [now[name] for name in self._averaged], weight)
 
     def load(self, state: dict[str, Tensor]) -> None:
         for name, value in self.state.items():

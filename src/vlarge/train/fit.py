@@ -10,15 +10,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from vlarge.contracts import ACTION, STATE, InputError
+from vlarge.contracts import ACTION, STATE, InputError, Sample, SampleId
 from vlarge.data.config import DataConfig, MixturePart
 from vlarge.data.hub import resolve
 from vlarge.data.index import Dataset
+from vlarge.data.pack import pack
 from vlarge.data.stats import FeatureStats, dataset_stats
 from vlarge.data.tokens import load_tokenizer
 from vlarge.data.transforms import Chain, Normalizer, Preparation
 from vlarge.data.transforms.configure import camera_slots, chain_for, prepared_stats
+from vlarge.models.adapt import adapt
 from vlarge.models.attention import AUTO, BACKENDS
+from vlarge.models.audit import Audit, audit
+from vlarge.models.config import ModelConfig
 from vlarge.models.registry import Family, find_family
 from vlarge.policy.files import PolicyFiles, build_model, read_policy
 from vlarge.recipe import Recipe
@@ -36,7 +40,7 @@ class Plan:
     preparations: tuple[Preparation, ...]
     embodiments: tuple[str, ...]
     init: PolicyFiles | None
-    attention: str
+    model: ModelConfig
 
     @property
     def by_embodiment(self) -> dict[str, Preparation]:
@@ -53,17 +57,25 @@ class Plan:
 
     def build(self, seed: int, device: torch.device) -> Any:
         """The network with its first weights, the same on every process."""
-        model: Any = self._with_weights(seed, device).train()
-        model.attention = self.attention
-        return model
-
-    def _with_weights(self, seed: int, device: torch.device) -> Any:
-        if self.init is not None:
-            return self.init.build(device)
         torch.manual_seed(seed)
-        model: Any = build_model(self.model_name, self.sizes, device)
-        model.embed_in_order(self.preparations[0].tokenizer.ordered_ids)
-        return model
+        if self.init is not None:
+            model: Any = self.init.build(device)
+        else:
+            model = build_model(self.model_name, self.sizes, device)
+            model.embed_in_order(self.preparations[0].tokenizer.ordered_ids)
+        return self._adapted(model)
+
+    def audit(self, num_draws: int) -> Audit:
+        """What of it is trained, on one sample of each dataset; nothing is computed."""
+        family, batch = find_family(self.model_name), pack([_blank_sample(each) for each in self.preparations])
+        model = self._adapted(build_model(self.model_name, self.sizes, torch.device("meta")))
+        flops = family.forward_flops(self.sizes, batch, num_draws)
+        return audit(model, family.PARTS, batch, flops, num_draws)
+
+    def _adapted(self, model: Any) -> Any:
+        adapt(model, self.model, find_family(self.model_name).PARTS)
+        model.attention = self.model.attention
+        return model.train()
 
 
 @dataclass(frozen=True)
@@ -110,15 +122,22 @@ def fit(recipe: Recipe, datasets: Sequence[Dataset]) -> Plan:
             embodiment=numbers[part.embodiment],
         )
 
-    attention = _attention(recipe.model.attention)
+    _check_attention(recipe.model.attention)
     preparations = tuple(part.known or prepared(part, chain) for part, chain in zip(parts, chains, strict=True))
-    return Plan(recipe.model.name, sizes, preparations, tuple(part.embodiment for part in parts), init, attention)
+    return Plan(recipe.model.name, sizes, preparations, tuple(part.embodiment for part in parts), init, recipe.model)
 
 
-def _attention(name: str) -> str:
+def _blank_sample(p: Preparation) -> Sample:
+    state_A = np.zeros(p.state_normalizer.dim, np.float32)
+    picture = np.zeros((p.image_size, p.image_size, 3), np.uint8)
+    images = dict.fromkeys(p.cameras, picture)
+    actions_SA = np.zeros((p.action_horizon, p.action_normalizer.dim), np.float32)
+    return Sample(SampleId(0, 0, 0), images, p.prompt_ids("", state_A[None])[0], state_A, actions_SA, p.embodiment)
+
+
+def _check_attention(name: str) -> None:
     if name not in (AUTO, *BACKENDS):
         raise InputError(f"model.attention is {name!r}; choose {AUTO}, or one of {', '.join(sorted(BACKENDS))}")
-    return name
 
 
 def embodiment_names(parts: Sequence[MixturePart]) -> list[str]:

@@ -23,6 +23,7 @@ from vlarge.contracts import InputError, PackedBatch
 from vlarge.data.check import require_trainable
 from vlarge.data.index import Dataset
 from vlarge.data.service.stream import Limits, Stream
+from vlarge.models.adapt import merged
 from vlarge.models.registry import find_family
 from vlarge.policy.files import write_policy
 from vlarge.recipe import Recipe
@@ -66,7 +67,10 @@ class Trainer:
         self.plan = fit(recipe, self.datasets)
         self._order = feed_of(self.recipe, self.plan, self.world, 0).decides_order(self.datasets)
         self._family = find_family(self.plan.model_name)
+        self.audit = self.plan.audit(recipe.train.suffixes_per_prefix)
         self.model = self.plan.build(recipe.run.seed, self.device)
+        for name in self.audit.dead:  # no optimizer state for it, and no process waits for its gradient
+            self.model.get_parameter(name).requires_grad_(False)
         self.optimizer = build_optimizer(self.model, recipe.train)
         self.ema = Ema(self.model, recipe.train.ema_decay)
         self.checkpoints = Checkpoints(self.run_dir, recipe.train.keep_last)
@@ -236,7 +240,7 @@ class Trainer:
 
     def _write_policy(self, folder: Path) -> None:
         write_policy(
-            folder, model_name=self.plan.model_name, sizes=self.plan.sizes, weights=self.ema.state,
+            folder, model_name=self.plan.model_name, sizes=self.plan.sizes, weights=merged(self.model, self.ema.state),
             preparations=self.plan.by_embodiment, recipe=dataclasses.asdict(self.recipe), step=self.step,
         )  # fmt: skip
 

@@ -24,6 +24,7 @@ from vlarge.models.language import DecoderLayer, GatedMLP, KeysValues, KeyValue,
 from vlarge.models.layout import Layout, lay_out
 from vlarge.models.norm import AdaptiveRMSNorm, GatedAdaptiveRMSNorm, RMSNorm
 from vlarge.models.pi0.config import Pi0Config
+from vlarge.models.precision import full_precision
 from vlarge.models.rotary import Rotary, rotary_angles
 from vlarge.models.vision import VisionConfig, VisionTower
 
@@ -216,7 +217,7 @@ class Pi0(nn.Module):
         for layer, keys_values in zip(self.expert_layers, context, strict=True):
             x_SD = layer(x_SD, condition, keys_values, rotary, layout)
         y = self.expert_norm(x_SD) if condition is None else self.expert_norm(x_SD, *condition)
-        with torch.autocast(y.device.type, enabled=False):  # the velocity itself is always fp32
+        with full_precision(y.device):  # the velocity itself is always fp32
             return self.action_out(y)
 
     def embed_actions(self, noised_SA: Tensor, time_D: Tensor, layout: Layout) -> tuple[Tensor, Condition | None]:

@@ -1,0 +1,75 @@
+"""Which weights of a model are trained: parts frozen, and low-rank adapters on named projections (arXiv 2106.09685)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vlarge.contracts import InputError
+from vlarge.models.config import ModelConfig
+
+Parts = Mapping[str, Sequence[str]]  # name of a part -> beginnings of its parameters' names
+ADAPTERS = ("lora_down", "lora_up")
+
+
+class LowRankLinear(nn.Linear):
+    """A frozen projection and a trained change of its weight of low rank, which starts at zero."""
+
+    def __init__(self, base: nn.Linear, rank: int, alpha: float) -> None:
+        super().__init__(base.in_features, base.out_features, bias=False, device="meta")
+        self.weight, self.bias = base.weight, base.bias
+        self.requires_grad_(False)
+        device, dtype = base.weight.device, base.weight.dtype
+        self.lora_down = nn.Parameter(torch.empty(rank, base.in_features, device=device, dtype=dtype))
+        self.lora_up = nn.Parameter(torch.zeros(base.out_features, rank, device=device, dtype=dtype))
+        nn.init.normal_(self.lora_down, std=base.in_features**-0.5)
+        self.scale = alpha / rank
+
+    def forward(self, x: Tensor) -> Tensor:
+        low = F.linear(F.linear(x, self.lora_down), self.lora_up)
+        return F.linear(x, self.weight, self.bias) + self.scale * low
+
+
+def adapt(model: nn.Module, c: ModelConfig, parts: Parts) -> None:
+    """Freeze and add adapters as a recipe says. Raises InputError for a part or a projection that does not exist."""
+    unknown = [name for name in c.freeze if name not in parts]
+    if unknown:
+        raise InputError(f"model.freeze: {c.name} has no part {unknown[0]!r}; parts: {', '.join(parts)}")
+    for name, parameter in model.named_parameters():
+        if part_of(name, parts) in c.freeze:
+            parameter.requires_grad_(False)
+    if c.lora_rank:
+        _add_adapters(model, c)
+
+
+def _add_adapters(model: nn.Module, c: ModelConfig) -> None:
+    linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    for pattern in c.lora_on:
+        if not any(fnmatchcase(name, pattern) for name in linear):
+            raise InputError(
+                f"model.lora_on: no projection of {c.name} is called {pattern!r}; there are, for instance,"
+                f" {', '.join(sorted({'*.' + name.rsplit('.', 1)[-1] for name in linear}))}"
+            )
+    for name, module in linear.items():
+        if any(fnmatchcase(name, pattern) for pattern in c.lora_on):
+            parent, _, own = name.rpartition(".")
+            setattr(model.get_submodule(parent), own, LowRankLinear(module, c.lora_rank, c.lora_alpha or c.lora_rank))
+
+
+def part_of(name: str, parts: Parts) -> str:
+    """The part that a parameter belongs to."""
+    return next(part for part, beginnings in parts.items() if name.startswith(tuple(beginnings)))
+
+
+def merged(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A state dict of the model (or an average of it) with its adapters added to the weights that they change."""
+    scales = {name: module.scale for name, module in model.named_modules() if isinstance(module, LowRankLinear)}
+    plain = {name: value for name, value in state.items() if not name.endswith(ADAPTERS)}
+    for name, scale in scales.items():
+        down, up = (state[f"{name}.{adapter}"] for adapter in ADAPTERS)
+        plain[f"{name}.weight"] = plain[f"{name}.weight"] + scale * (up @ down)
+    return plain

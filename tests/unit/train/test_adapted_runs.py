@@ -1,0 +1,107 @@
+"""Fine-tuning a part of a model: what is frozen stays, adapters resume, what no loss depends on is told and left."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from vlarge import recipe as recipes
+from vlarge.contracts import InputError
+from vlarge.data.pack import pack
+from vlarge.models.adapt import ADAPTERS, merged
+from vlarge.policy.load import load_policy
+from vlarge.recipe import Recipe
+from vlarge.train.fit import _blank_sample
+from vlarge.train.trainer import Trainer
+
+
+def changed(recipe: Recipe, **settings: object) -> Recipe:
+    for key, value in settings.items():
+        recipe = recipes.replace(recipe, key.replace("__", "."), value)
+    return recipe
+
+
+def weights(run: Path) -> dict[str, Tensor]:
+    return load_file(run / "checkpoints" / "last" / "pretrained_model" / "model.safetensors")
+
+
+def test_frozen_parts_stay_and_are_saved(small: Recipe, tmp_path: Path) -> None:
+    trainer = Trainer(changed(small, model__freeze=("vision", "language")))
+    assert trainer.audit.trainable["vision"] == trainer.audit.trainable["language"] == 0
+    assert trainer.audit.frozen["expert"] == 0
+    before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    trainer.train()
+    acting = load_policy(tmp_path / "run").model.state_dict()
+    moved = {name for name, value in acting.items() if not torch.equal(value, before[name])}
+    assert moved == {name for name, parameter in trainer.model.named_parameters() if parameter.requires_grad}
+    assert all(parameter.grad is None for parameter in trainer.model.vision.parameters())
+
+
+def test_adapters_resume_bit_for_bit_and_are_added_in(small: Recipe, tmp_path: Path) -> None:
+    recipe = changed(small, model__freeze=("vision", "language", "expert"), model__lora_rank=2, model__lora_alpha=6.0)
+    trainer = Trainer(recipe)
+    trainer.train()
+    parts = changed(recipe, run__dir=str(tmp_path / "parts"))
+    first = Trainer(parts)
+    first.checkpoints.save = killed_after_one(first.checkpoints.save)  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="killed"):
+        first.train()
+    resumed = Trainer(parts, resume=True)
+    assert resumed.step == 3
+    resumed.train()
+    whole, again = weights(tmp_path / "run"), weights(tmp_path / "parts")
+    assert whole.keys() == again.keys()
+    assert all(torch.equal(whole[name], again[name]) for name in whole)
+    assert not any(name.endswith(ADAPTERS) for name in whole)
+    acting, name = load_policy(tmp_path / "run").model.state_dict(), "expert_layers.0.query.q.weight"
+    assert torch.equal(acting[name], merged(trainer.model, trainer.ema.state)[name])
+    assert not torch.equal(acting[name], trainer.model.get_parameter(name))
+
+
+def killed_after_one(save: Callable[..., Path]) -> Callable[..., Path]:
+    saved = []
+
+    def wrapped(*args: Any) -> Path:
+        if saved:
+            raise RuntimeError("killed")
+        saved.append(save(*args))
+        return saved[0]
+
+    return wrapped
+
+
+def test_without_cameras_the_vision_tower_is_told_and_left(
+    small: Recipe, tmp_path: Path, make_datasets: ModuleType
+) -> None:
+    blind = tmp_path / "blind"
+    spec = make_datasets.Spec("v2.1", episodes=3, length="8:12", cameras="", state_dim=3, action_dim=5)
+    make_datasets.make(blind, spec)
+    trainer = Trainer(changed(small, data__path=str(blind), train__steps=2))
+    assert trainer.audit.trainable["vision"] == 0
+    assert all(name.startswith(("vision.", "projector.")) for name in trainer.audit.dead)
+    dead = next(line for line in trainer.audit.lines() if line.startswith("dead"))
+    assert "vision.blocks.#.norm1.weight" in dead
+    assert "kinds more" in dead
+    trainer.train()
+
+
+def test_the_audit_counts_and_finds_nothing_dead(small: Recipe) -> None:
+    trainer = Trainer(small)
+    audit = trainer.audit
+    assert audit.dead == ()
+    assert sum(audit.trainable.values()) == sum(p.numel() for p in trainer.model.parameters())
+    batch = pack([_blank_sample(trainer.plan.preparations[0])])
+    flops = trainer._family.forward_flops(trainer.plan.sizes, batch, small.train.suffixes_per_prefix)
+    assert audit.forward_flops == flops > 0
+    assert audit.lines()[2] == "dead       none"
+    assert audit.lines()[3].endswith("FLOP forward per sample")
+
+
+def test_an_unknown_attention_is_refused(small: Recipe) -> None:
+    with pytest.raises(InputError, match="model.attention is 'eager'; choose auto, or one of dense, flash, flex, sdpa"):
+        Trainer(changed(small, model__attention="eager"))
