@@ -23,6 +23,7 @@ class TrainConfig:
     micro_batch_tokens: above 0, a process works through its share of a step in micro-batches of at most so many tokens
     (images, text, and the action steps of every draw), which bounds memory and changes no result.
     suffixes_per_prefix: noise and time draws per sample and step; they share one pass over images and text.
+    balance_weight: of the loss that spreads tokens evenly over a mixture of experts; its mean is 1 when they are.
     max_time_s: above 0, `steps` is lowered at the end of the warm-up to what fits in that time at the speed measured.
     save_every: steps between checkpoints (0: only at the end); keep_last: checkpoints kept.
     """
@@ -40,6 +41,7 @@ class TrainConfig:
     clip_norm: float = setting(1.0, above=0)
     ema_decay: float = setting(0.99, least=0, below=1)
     suffixes_per_prefix: int = setting(1, least=1)
+    balance_weight: float = setting(0.01, least=0)
     max_time_s: float = setting(0.0, least=0)
     save_every: int = setting(500, least=0)
     keep_last: int = setting(2, least=0)

@@ -24,6 +24,7 @@ from vlarge.data.check import require_trainable
 from vlarge.data.index import Dataset
 from vlarge.data.service.stream import Limits, Stream
 from vlarge.models.adapt import merged
+from vlarge.models.moe import imbalance, mixtures
 from vlarge.models.registry import find_family
 from vlarge.policy.files import write_policy
 from vlarge.recipe import Recipe
@@ -120,16 +121,17 @@ class Trainer:
         c, watch = self.recipe.train, Stopwatch()
         with watch.section("data_wait"):
             batches = next(stream)
-        num_valid, num_samples, stops, num_replaced = self.world.sum(
-            sum(batch.num_valid_values for batch in batches), sum(batch.num_samples for batch in batches), len(stop),
-            stream.num_replaced,
+        num_valid, num_samples, num_tokens, stops, num_replaced = self.world.sum(
+            sum(batch.num_valid_values for batch in batches), sum(batch.num_samples for batch in batches),
+            sum(int(batch.num_actions_B.sum()) for batch in batches), len(stop), stream.num_replaced,
         )  # fmt: skip
         self._limit_replaced(int(num_replaced), stream)
         loss_sum = 0.0
         for number, batch in enumerate(batches, 1):
             if batch.num_samples:
                 with reducing(self.replica, now=number == len(batches)):
-                    loss_sum += self._add_gradients(batch, num_valid, watch)
+                    loss_sum += self._add_gradients(batch, num_valid, num_tokens, watch)
+        self._settle_mixtures()
         with watch.section("optimizer"):
             lr = learning_rate(self.step, c)
             norm = update(self.model, self.optimizer, lr, c.clip_norm)
@@ -149,17 +151,24 @@ class Trainer:
             reasons = self.world.texts(stream.last_reason)
             raise limits.error(num_replaced, num_samples, next(filter(None, reasons), "before this start"))
 
-    def _add_gradients(self, batch: PackedBatch, num_valid: float, watch: Stopwatch) -> float:
-        """Of one micro-batch; returns its share of the loss."""
+    def _add_gradients(self, batch: PackedBatch, num_valid: float, num_tokens: float, watch: Stopwatch) -> float:
+        """Of one micro-batch; returns its share of the loss. The numbers are those of the whole global batch."""
         c = self.recipe.train
         with watch.section("forward"), precision(c.dtype, self.device):
             loss = flow_loss(
                 self.replica, batch, self.model.flow, seed=self.recipe.run.seed, step=self.step,
                 num_draws=c.suffixes_per_prefix, action_dim=self.plan.sizes.max_action_dim, num_valid=num_valid,
             )  # fmt: skip
+            uneven = imbalance(self.model) / (num_tokens * c.suffixes_per_prefix * max(len(mixtures(self.model)), 1))
         with watch.section("backward"):
-            (loss * self.world.size).backward()  # DDP averages; the loss is a share of a global sum
+            total = loss + c.balance_weight * uneven
+            (total * self.world.size).backward()  # DDP averages; the loss is a share of a global sum
         return loss.item()
+
+    def _settle_mixtures(self) -> None:
+        """Tell every mixture of experts how all processes' tokens of this step were spread."""
+        for mixture in mixtures(self.model):
+            mixture.settle(torch.tensor(self.world.sum(*mixture.count_E.tolist())))
 
     def _fit_steps(self, step_s: float) -> None:
         """With a time budget: when the warm-up ends, fix the number of steps by its median pace.

@@ -103,5 +103,7 @@ def test_the_audit_counts_and_finds_nothing_dead(small: Recipe) -> None:
 
 
 def test_an_unknown_attention_is_refused(small: Recipe) -> None:
-    with pytest.raises(InputError, match="model.attention is 'eager'; choose auto, or one of dense, flash, flex, sdpa"):
+    with pytest.raises(
+        InputError, match=r"model\.attention is 'eager'; choose auto, or one of dense, flash, flex, sdpa"
+    ):
         Trainer(changed(small, model__attention="eager"))

@@ -204,7 +204,7 @@ def test_training_goes_on_from_a_policy(small: Recipe, tmp_path: Path) -> None:
 def test_what_the_model_cannot_take_is_refused_before_anything_is_written(small: Recipe, tmp_path: Path) -> None:
     for key, value, message in (
         ("model.max_action_dim", 2, "the model takes at most 2: set model.max_action_dim"),
-        ("model.preset", "huge", "choose one of tiny, base"),
+        ("model.preset", "huge", "choose one of tiny, mid, base"),
         ("model.name", "pi9", "there is no model 'pi9'; known are .*pi0.*pi05"),
         ("model.image_size", 40, "not a multiple of the patch size"),
         ("data.cameras", ("observation.images.left",), "observation.images.left"),

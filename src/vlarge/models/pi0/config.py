@@ -17,6 +17,7 @@ class Pi0Config:
     max_action_dim: columns of the action projections; a dataset may have fewer, never more.
     max_state_dim: π0 reads the state as a token of its own, projected from so many columns; 0: π0.5, whose prompt has
     it in words.
+    num_experts: above 0, the action expert's feed-forward parts are mixtures of so many, experts_per_token for a token.
     """
 
     vocab_size: int
@@ -38,6 +39,8 @@ class Pi0Config:
     max_action_dim: int
     max_state_dim: int = 0
     denoise_steps: int = 10
+    num_experts: int = 0
+    experts_per_token: int = 2
 
     @property
     def has_state_token(self) -> bool:
@@ -51,6 +54,10 @@ class Pi0Config:
             raise InputError(f"model.vision_width {self.vision_width} is not a multiple of 4")
         if self.heads % self.kv_heads:
             raise InputError(f"model has {self.heads} query heads, not a multiple of its {self.kv_heads} key heads")
+        if 0 < self.num_experts < self.experts_per_token:
+            raise InputError(
+                f"model.num_experts {self.num_experts} is below the {self.experts_per_token} of each token"
+            )
 
 
 MAX_STATE_DIM = 32
@@ -60,6 +67,12 @@ PRESETS = {
         expert_width=128, expert_mlp=384,
         vision_width=128, vision_depth=2, vision_mlp=512, vision_heads=4, patch=16, image_size=96,
         action_horizon=10, max_action_dim=0, denoise_steps=5,
+    ),
+    "mid": Pi0Config(
+        vocab_size=8192, width=512, depth=6, mlp=2048, heads=8, kv_heads=1, head_dim=64,
+        expert_width=256, expert_mlp=1024,
+        vision_width=256, vision_depth=6, vision_mlp=1024, vision_heads=4, patch=14, image_size=224,
+        action_horizon=50, max_action_dim=32,
     ),
     "base": Pi0Config(
         vocab_size=257_152, width=2048, depth=18, mlp=16_384, heads=8, kv_heads=1, head_dim=256, expert_width=1024,
@@ -77,7 +90,7 @@ def resolve(model: ModelConfig, *, vocab_size: int, state_dim: int, action_dim: 
     if model.preset not in PRESETS:
         raise InputError(f"model.preset {model.preset!r} does not exist: choose one of {', '.join(PRESETS)}")
     sizes = PRESETS[model.preset]
-    changes = {name: getattr(model, name) for name in ("action_horizon", "image_size", "max_action_dim")}
+    changes = {name: getattr(model, name) for name in ("action_horizon", "image_size", "max_action_dim", "num_experts")}
     sizes = replace(sizes, **{name: value for name, value in changes.items() if value})
     has_own_dims = not sizes.max_action_dim
     if has_own_dims:

@@ -37,6 +37,7 @@ TABLE = {
     "prefix_layers.#.norm2.": LANGUAGE + "layers.#.post_attention_layernorm.",
     "expert_layers.#.norm1.": EXPERT + "layers.#.input_layernorm.",
     "expert_layers.#.norm2.": EXPERT + "layers.#.post_attention_layernorm.",
+    "expert_layers.#.mlp.": EXPERT + "layers.#.mlp.",  # of mixtures, which only we have
     "expert_norm.": EXPERT + "norm.",
     "action_in.": "action_in_proj.",
     "action_out.": "action_out_proj.",

@@ -23,7 +23,9 @@ def forward_flops(c: Pi0Config, batch: PackedBatch, num_draws: int = 1) -> float
         (c.depth - 1) * (2 * c.width * heads + 3 * c.width * c.mlp) + c.depth * c.width * kv
     )
     prefix += 2 * (c.depth - 1) * heads * float((prefix_B**2).sum())
-    expert_layer = c.expert_width * (2 * heads + kv) + 3 * c.expert_width * c.expert_mlp
+    mlp = 3 * c.expert_width * c.expert_mlp
+    mlp = c.experts_per_token * mlp + c.num_experts * c.expert_width if c.num_experts else mlp
+    expert_layer = c.expert_width * (2 * heads + kv) + mlp
     expert = suffix_tokens * (c.depth * expert_layer + 2 * c.max_action_dim * c.expert_width)
     expert += 2 * c.depth * heads * num_draws * float((suffix_B * (context_B + suffix_B)).sum())
     if c.has_state_token:

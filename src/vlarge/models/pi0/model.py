@@ -22,6 +22,7 @@ from vlarge.models.augment import batch_images
 from vlarge.models.flow import PI0_FLOW, sample_ode, time_features
 from vlarge.models.language import DecoderLayer, GatedMLP, KeysValues, KeyValue, LanguageConfig, Query
 from vlarge.models.layout import Layout, lay_out
+from vlarge.models.moe import MixtureOfExperts
 from vlarge.models.norm import AdaptiveRMSNorm, GatedAdaptiveRMSNorm, RMSNorm
 from vlarge.models.pi0.config import Pi0Config
 from vlarge.models.precision import full_precision
@@ -41,7 +42,8 @@ class ExpertLayer(nn.Module):
         super().__init__()
         self.norm1 = expert_norm(c)
         sizes = language_config(c, c.expert_width, c.expert_mlp)
-        self.key_value, self.query, self.mlp = KeyValue(sizes), Query(sizes), GatedMLP(sizes)
+        self.key_value, self.query = KeyValue(sizes), Query(sizes)
+        self.mlp = MixtureOfExperts(sizes, c.num_experts, c.experts_per_token) if c.num_experts else GatedMLP(sizes)
         self.norm2 = expert_norm(c)
 
     def forward(

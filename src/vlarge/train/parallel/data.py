@@ -18,7 +18,9 @@ def replicate(model: nn.Module, world: World, *, partly_used: bool) -> nn.Module
     """
     if world.size == 1:
         return model
-    return DistributedDataParallel(model, find_unused_parameters=partly_used, gradient_as_bucket_view=True)
+    return DistributedDataParallel(
+        model, find_unused_parameters=partly_used, gradient_as_bucket_view=True, broadcast_buffers=False
+    )
 
 
 def reducing(replica: nn.Module, *, now: bool) -> AbstractContextManager[object]:

@@ -1,0 +1,47 @@
+"""A policy with mixtures of experts trains, resumes, is saved, and does not depend on how a step is split."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from vlarge import recipe as recipes
+from vlarge.models.moe import mixtures
+from vlarge.policy.load import load_policy
+from vlarge.recipe import Recipe
+from vlarge.train.trainer import Trainer
+
+
+@pytest.fixture
+def sparse(small: Recipe) -> Recipe:
+    return recipes.replace(recipes.replace(small, "model.num_experts", 3), "train.balance_weight", 0.1)
+
+
+def shares(trainer: Trainer) -> torch.Tensor:
+    return torch.stack([mixture.share_E for mixture in mixtures(trainer.model)])
+
+
+def losses(run: Path) -> list[tuple[float, float]]:
+    lines = [json.loads(line) for line in (run / "steps.jsonl").read_text().splitlines()]
+    return [(line["loss"], line["grad_norm"]) for line in lines]
+
+
+def test_micro_batches_change_nothing(sparse: Recipe, tmp_path: Path) -> None:
+    whole = Trainer(sparse)
+    whole.train()
+    split = recipes.replace(recipes.replace(sparse, "run.dir", str(tmp_path / "split")), "train.micro_batch_tokens", 170)
+    parts = Trainer(split)
+    parts.train()
+    torch.testing.assert_close(torch.tensor(losses(tmp_path / "split")), torch.tensor(losses(tmp_path / "run")))
+    torch.testing.assert_close(shares(whole), shares(parts))
+    assert not torch.allclose(shares(whole), torch.tensor(1 / 3))
+
+
+def test_resume_knows_the_shares(sparse: Recipe, tmp_path: Path) -> None:
+    trainer = Trainer(sparse)
+    last = trainer.train()
+    again = Trainer(sparse, resume=True)
+    torch.testing.assert_close(shares(again), shares(trainer), rtol=0, atol=0)
+    acting = load_policy(last).model
+    assert all(torch.equal(a, b) for a, b in zip(acting.state_dict().values(), trainer.ema.state.values(), strict=True))
