@@ -82,7 +82,7 @@ class DataConfig(PreparedSource):
 
     mixture: tuple[MixturePart, ...] = ()
     normalization: str = "quantile"  # or "mean_std", "min_max"
-    tokenizer: str = "bytes"  # or the path of a tokenizer.json
+    tokenizer: str = "bytes"  # or the path of a tokenizer.json, of a sentencepiece model, or of a folder with one
     max_text_tokens: int = setting(512, least=1)
     augment: bool = False
     clip_frames: int = setting(16, least=1)

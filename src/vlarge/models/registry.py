@@ -25,7 +25,7 @@ class Family(Protocol):
         """The sizes that a recipe, a tokenizer and a dataset ask for. Raises InputError."""
 
     def prompt(self, sizes: Any) -> str:
-        """Which of `vlarge.data.tokens.PROMPTS` the model reads."""
+        """Which of `vlarge.data.prompts.PROMPTS` the model reads."""
 
     def check_dims(self, sizes: Any, *, state_dim: int, action_dim: int) -> None:
         """Raise InputError for more dimensions than the model takes."""

@@ -22,8 +22,9 @@ from vlarge.contracts import InputError
 from vlarge.data.config import Source
 from vlarge.data.formats.rlds_reader import PictureDecoder
 from vlarge.data.index import Dataset, open_dataset, summary
+from vlarge.data.prompts import encode_prompt
 from vlarge.data.stats import dataset_stats
-from vlarge.data.tokens import ByteTokenizer, encode_prompt
+from vlarge.data.tokens import ByteTokenizer
 from vlarge.data.video import decode_image
 
 

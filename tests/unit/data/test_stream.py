@@ -25,13 +25,14 @@ from vlarge.data.check import Unreachable
 from vlarge.data.config import Source
 from vlarge.data.index import Dataset, open_dataset
 from vlarge.data.manifest import Episode, EpisodeTable
+from vlarge.data.prompts import encode_prompt
 from vlarge.data.service import node
 from vlarge.data.service.decoder import Crashed
 from vlarge.data.service.feed import Feed
 from vlarge.data.service.plan import Node
 from vlarge.data.service.stream import Limits, Stream, stream_here
 from vlarge.data.stats import FeatureStats, dataset_stats
-from vlarge.data.tokens import ByteTokenizer, encode_prompt
+from vlarge.data.tokens import ByteTokenizer
 from vlarge.data.transforms import Normalizer, Preparation
 
 HORIZON = 5

@@ -1,137 +1,177 @@
-"""The prompt is π0.5's, to the character, and keeps its state whatever the length of the task."""
+"""Tokenizers give the ids of the libraries that they stand for, and a checkpoint carries them whole."""
 
+import base64
 import json
-import warnings
+import subprocess
+import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
+import small_tokenizers
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from vlarge.contracts import InputError
+from vlarge.data import tokens
 from vlarge.data.tokens import (
     ByteTokenizer,
     JsonTokenizer,
-    encode_prompt,
-    encode_prompts,
+    SentencePieceTokenizer,
+    Tokenizer,
     load_tokenizer,
-    prompt_text,
     tokenizer_from_json,
 )
 
-
-@pytest.fixture
-def word_file(tmp_path: Path) -> Path:
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-
-    words = ["<unk>", "<bos>", "Task", ":", "push", "it", ",", "State", ";", "Action", "255", "0", "128"]
-    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(single="<bos> $0", special_tokens=[("<bos>", 1)])
-    path = tmp_path / "tokenizer.json"
-    tokenizer.save(str(path))
-    return path
+TEXTS = [
+    "", " ", "\n", "pick_up the  cup\n\n", "Task: go, State: 0 -1 255;\nAction: ", "物体を置く 🤖 à gauche\ttab",
+    "<|im_start|>user\n<image 1><img><IMG_CONTEXT></img>go<|im_end|>\n", "<bos>1234", "can't <0x0A>",
+]  # fmt: skip
 
 
-def test_prompt_text_is_exact() -> None:
-    state = np.array([-1, -0.5, 0, 0.999, 1, -1.5, 7], np.float32)
-    assert prompt_text(" pick_the cup\nnow ", state) == (
-        "Task: pick the cup now, State: 0 64 128 255 255 -1 255;\nAction: "
+def through_json(tokenizer: Tokenizer) -> Tokenizer:
+    return tokenizer_from_json(json.loads(json.dumps(tokenizer.to_json())))
+
+
+@pytest.mark.parametrize("build", [small_tokenizers.paligemma, small_tokenizers.qwen, small_tokenizers.smolvlm])
+def test_json_tokenizer_gives_the_librarys_ids_and_survives_a_checkpoint(build) -> None:  # type: ignore[no-untyped-def]
+    theirs = tokenizers.Tokenizer.from_str(build())
+    ours = JsonTokenizer(build(), "file")
+    again = through_json(ours)
+    for text in TEXTS:
+        assert ours.encode(text) == again.encode(text) == theirs.encode(text, add_special_tokens=False).ids
+        assert max(ours.encode(text), default=0) < ours.vocab_size
+    assert (again.vocab_size, again.bos_id, again.start_ids) == (ours.vocab_size, ours.bos_id, ours.start_ids)
+
+
+def test_bos_and_vocabulary_of_each_kind() -> None:
+    paligemma = JsonTokenizer(small_tokenizers.paligemma(), "file")
+    assert (paligemma.bos_id, paligemma.start_ids) == (2, (2,))
+    # PaliGemma's <image> is an id more than the model has embeddings.
+    library = tokenizers.Tokenizer.from_str(small_tokenizers.paligemma())
+    assert paligemma.vocab_size == library.token_to_id("<image>") == library.get_vocab_size() - 1
+    qwen = JsonTokenizer(small_tokenizers.qwen(), "file")
+    assert (qwen.bos_id, qwen.start_ids) == (None, ())
+    library = tokenizers.Tokenizer.from_str(small_tokenizers.qwen())
+    assert qwen.vocab_size == library.get_vocab_size(with_added_tokens=True)
+    assert qwen.vocab_size == library.get_vocab_size(with_added_tokens=False) + 6
+    # SmolVLM2's has an <image> that is the last id too; no prompt of ours writes it.
+    assert JsonTokenizer(small_tokenizers.smolvlm(), "file").bos_id is None
+
+
+def test_a_vocabulary_with_gaps_counts_up_to_its_largest_id() -> None:
+    model = tokenizers.models.WordLevel({"<unk>": 0, "go": 9}, unk_token="<unk>")
+    assert JsonTokenizer(tokenizers.Tokenizer(model).to_str(), "file").vocab_size == 10
+
+
+def test_a_text_with_the_token_that_has_no_embedding_is_refused() -> None:
+    tokenizer = JsonTokenizer(small_tokenizers.paligemma(), "file")
+    with pytest.raises(InputError, match=r"the text 'look at <image>' has <image>.* change the task"):
+        tokenizer.encode("look at <image>")
+
+
+def test_special_tokens_are_one_id_each() -> None:
+    for tokenizer in (JsonTokenizer(small_tokenizers.qwen(), "file"), ByteTokenizer()):
+        found = [tokenizer.encode(token) for token in small_tokenizers.CHAT_TOKENS]
+        assert all(len(ids) == 1 for ids in found)
+        assert len({ids[0] for ids in found}) == len(found)
+        assert tokenizer.encode("a<img>b") == [*tokenizer.encode("a"), *found[2], *tokenizer.encode("b")]
+
+
+def test_what_a_file_says_of_cutting_and_filling_is_ignored() -> None:
+    plain, filling = (
+        JsonTokenizer(c, "file") for c in (small_tokenizers.qwen(), small_tokenizers.padding(small_tokenizers.qwen()))
     )
+    text = "open the door then close it slowly"
+    assert filling.encode(text) == plain.encode(text)
+    assert through_json(filling).encode(text) == plain.encode(text)
 
 
-def test_prompt_equals_lerobots() -> None:
-    # What lerobot 0.6.1's Pi05PrepareStateTokenizerProcessorStep writes for this task and state.
-    state = np.random.default_rng(0).uniform(-1.2, 1.2, 9).astype(np.float32)
-    expected = "Task: open the door, State: 170 57 -1 -1 224 254 160 198 141;\nAction: "
-    assert prompt_text(" open_the door\n", state) == expected
+WORDS = {number: word.encode() for word, number in ByteTokenizer.words.items()}
+NUMBERS = {i: f" {place - 1}".encode() for row in ByteTokenizer().ordered_ids for place, i in enumerate(row)}
+PARTS = st.text() | st.sampled_from([*ByteTokenizer.words, " 0", " 255", " 256", " -1", ";", " "])
 
 
-def decode(ids: np.ndarray) -> str:
-    words = {number: word.encode() for word, number in ByteTokenizer.words.items()}
-    numbers = {i: f" {place - 1}".encode() for row in ByteTokenizer().ordered_ids for place, i in enumerate(row)}
-    known = words | numbers
-    return b"".join(known.get(i) or bytes([i]) for i in ids.tolist() if i != ByteTokenizer.bos_id).decode()
+@settings(max_examples=200, deadline=None)
+@given(st.lists(PARTS, max_size=8).map("".join))
+def test_bytes_are_lossless_and_stay_below_the_vocabulary(text: str) -> None:
+    ids = ByteTokenizer().encode(text)
+    assert b"".join((WORDS.get(i) or NUMBERS.get(i) or bytes([i])) for i in ids).decode() == text
+    assert max(ids, default=0) < ByteTokenizer.vocab_size == 4373
 
 
-def test_fixed_words_and_state_numbers_are_one_token_each_and_nothing_is_lost() -> None:
-    ids = encode_prompt(ByteTokenizer(), "put 3 of 1000 on 12", np.array([-2.0, 0.0, 2.0]), 200)
-    assert decode(ids) == "Task: put 3 of 1000 on 12, State: -1 128 255;\nAction: "
-    assert len(ids) == len("Bput 3 of 1000 on 12") + 1 + 5
+def test_no_byte_of_utf8_is_a_special_token() -> None:
+    marks = {ByteTokenizer.words[token] for token in small_tokenizers.CHAT_TOKENS}
+    assert not marks & {byte for n in (*range(0xD800), *range(0xE000, 0x110000, 7)) for byte in chr(n).encode()}
 
 
-def test_each_state_dimension_has_numbers_of_its_own_up_to_the_last() -> None:
-    ids = encode_prompt(ByteTokenizer(), "go", np.zeros(40), 200)[-41:-1]
-    rows = [int(np.argwhere(ByteTokenizer().ordered_ids == i)[0, 0]) for i in ids]
-    assert rows == [*range(16), *[15] * 24]
-    assert len(set(ids.tolist())) == 16
-    assert max(ids) < ByteTokenizer.vocab_size
+def test_sentencepiece_gives_the_librarys_ids_and_survives_a_checkpoint(tmp_path: Path) -> None:
+    sentencepiece = pytest.importorskip("sentencepiece")
+    model = small_tokenizers.sentencepiece_model()
+    path = tmp_path / "paligemma_tokenizer.model"
+    path.write_bytes(model)
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=model)
+    ours = load_tokenizer(str(path))
+    path.unlink()
+    again = through_json(ours)
+    for text in TEXTS:
+        assert ours.encode(text) == again.encode(text) == theirs.encode(text)
+        assert theirs.decode(ours.encode(text)) == text
+    assert (again.bos_id, again.start_ids, again.vocab_size) == (2, (), theirs.get_piece_size())
+    assert SentencePieceTokenizer(small_tokenizers.sentencepiece_model(bos_id=-1), "file").bos_id is None
 
 
-def test_bytes_with_bos() -> None:
-    ids = encode_prompt(ByteTokenizer(), "é", np.zeros(1), 200)
-    assert ids.dtype == np.int64
-    assert ids[0] == 256
-    assert decode(ids) == "Task: é, State: 128;\nAction: "
-    assert ids.max() < ByteTokenizer.vocab_size
+def test_sentencepiece_that_is_none(tmp_path: Path) -> None:
+    pytest.importorskip("sentencepiece")
+    for content, message in ((b"", "is empty"), (b'{"a": 1}', "is not a sentencepiece model")):
+        (tmp_path / "bad.model").write_bytes(content)
+        with pytest.raises(InputError, match=rf"bad\.model {message}"):
+            load_tokenizer(str(tmp_path / "bad.model"))
+    with pytest.raises(InputError, match=r"stored in the checkpoint is damaged"):
+        tokenizer_from_json({"kind": "sentencepiece", "model": "no base64!"})
+    with pytest.raises(InputError, match=r"stored in the checkpoint is not a sentencepiece model"):
+        tokenizer_from_json({"kind": "sentencepiece", "model": base64.b64encode(b"\x00" * 99).decode()})
 
 
-def test_long_task_is_cut_and_state_is_kept() -> None:
-    with pytest.warns(UserWarning, match="max_text_tokens = 60"):
-        ids = encode_prompt(ByteTokenizer(), "word " * 100, np.zeros(3), 60)
-    assert len(ids) == 60
-    text = decode(ids)
-    assert text.startswith("Task: word word")
-    assert text.endswith(", State: 128 128 128;\nAction: ")
+def test_sentencepiece_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    with pytest.raises(InputError, match=r"pip install 'vlarge\[sentencepiece\]'"):
+        SentencePieceTokenizer(b"model", "file")
 
 
-def test_cut_warns_once_under_the_default_filter() -> None:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("default")
-        for _ in range(3):
-            encode_prompt(ByteTokenizer(), "word " * 100, np.zeros(3), 61)
-    assert len(caught) == 1
+def test_a_file_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "MAX_FILE_BYTES", 100)
+    (tmp_path / "tokenizer.json").write_bytes(bytes(101))
+    with pytest.raises(InputError, match="has 101 bytes, over 100"):
+        load_tokenizer(str(tmp_path))
+    with pytest.raises(InputError, match="has over 100 bytes"):
+        tokenizer_from_json({"kind": "sentencepiece", "model": "A" * 138})
 
 
-def test_prompt_of_exactly_the_limit_is_not_cut() -> None:
-    full = encode_prompt(ByteTokenizer(), "go", np.zeros(2), 1000)
-    np.testing.assert_array_equal(encode_prompt(ByteTokenizer(), "go", np.zeros(2), len(full)), full)
-
-
-def test_limit_too_small_for_the_state() -> None:
-    with pytest.raises(InputError, match="cannot hold a state of 60 dimensions"):
-        encode_prompt(ByteTokenizer(), "go", np.zeros(60), 60)
-
-
-def test_json_tokenizer_adds_one_bos_and_survives_json(word_file: Path) -> None:
-    tokenizer = load_tokenizer(str(word_file))
-    ids = encode_prompt(tokenizer, "push_it", np.array([1.0, 0.0]), 50)
-    np.testing.assert_array_equal(ids, [1, 2, 3, 4, 5, 6, 7, 3, 10, 12, 8, 9, 3])
-    word_file.unlink()
-    again = tokenizer_from_json(json.loads(json.dumps(tokenizer.to_json())))
-    np.testing.assert_array_equal(encode_prompt(again, "push_it", np.array([1.0, 0.0]), 50), ids)
-    assert again.vocab_size == 13
+def test_a_folder_stands_for_the_tokenizer_in_it(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"has no tokenizer\.json and no tokenizer\.model.*save_pretrained"):
+        load_tokenizer(str(tmp_path))
+    (tmp_path / "tokenizer.json").write_text(small_tokenizers.qwen(), encoding="utf-8")
+    assert load_tokenizer(str(tmp_path)).encode("go on") == JsonTokenizer(small_tokenizers.qwen(), "").encode("go on")
 
 
 def test_bad_tokenizer_files(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot read tokenizer"):
+    with pytest.raises(InputError, match=r"cannot read tokenizer .*give 'bytes', a tokenizer\.json or a sentencepiece"):
         load_tokenizer(str(tmp_path / "absent.json"))
-    (tmp_path / "bad.json").write_text("{}")
-    with pytest.raises(InputError, match=r"not a tokenizer\.json"):
+    for content in ("{}", "[]", "not json"):
+        (tmp_path / "bad.json").write_text(content)
+        with pytest.raises(InputError, match=r"bad\.json is not a tokenizer\.json"):
+            load_tokenizer(str(tmp_path / "bad.json"))
+    (tmp_path / "bad.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="cannot read tokenizer"):
         load_tokenizer(str(tmp_path / "bad.json"))
-    with pytest.raises(InputError, match="unknown"):
+    (tmp_path / "empty.json").write_text(tokenizers.Tokenizer(tokenizers.models.BPE()).to_str())
+    with pytest.raises(InputError, match="has no tokens"):
+        load_tokenizer(str(tmp_path / "empty.json"))
+    with pytest.raises(InputError, match="'pickle' is unknown"):
         tokenizer_from_json({"kind": "pickle"})
 
 
-@pytest.mark.parametrize("max_tokens", [200, 40])
-@pytest.mark.parametrize(
-    "task", ["pick it", "Task: , State: 3 4000;\nAction: 5, State: x", "", "a very long task " * 9]
-)
-def test_many_states_at_once_are_encoded_alike(task: str, max_tokens: int, word_file: Path) -> None:
-    states = np.random.default_rng(0).uniform(-1.3, 1.3, (5, 19)).astype(np.float32)
-    for tokenizer in (ByteTokenizer(), JsonTokenizer(word_file)):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            together = encode_prompts(tokenizer, task, states, max_tokens)
-            one_by_one = [encode_prompt(tokenizer, task, state, max_tokens) for state in states]
-        assert [a.tolist() for a in together] == [b.tolist() for b in one_by_one]
-    assert encode_prompts(ByteTokenizer(), task, states[:0], 200) == []
+def test_importing_needs_no_tokenizer_library() -> None:
+    code = "import sys, vlarge.data.prompts; assert not {'tokenizers', 'sentencepiece'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from vlarge.contracts import InputError
+from vlarge.data.prompts import prompt_text
 from vlarge.data.stats import compute
-from vlarge.data.tokens import ByteTokenizer, prompt_text
+from vlarge.data.tokens import ByteTokenizer
 from vlarge.data.transforms import Normalizer, Preparation
 
 METHODS = ("quantile", "mean_std", "min_max")

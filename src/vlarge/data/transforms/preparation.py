@@ -10,7 +10,8 @@ import numpy as np
 
 from vlarge.contracts import InputError
 from vlarge.data.manifest import EpisodeTable
-from vlarge.data.tokens import PROMPTS, Tokenizer, encode_prompt, encode_prompts, tokenizer_from_json
+from vlarge.data.prompts import DEFAULT, check_prompt, encode_prompts, most_tokens
+from vlarge.data.tokens import Tokenizer, tokenizer_from_json
 from vlarge.data.transforms.normalise import Normalizer
 from vlarge.data.transforms.resize import resize_with_pad
 from vlarge.data.transforms.stages import Chain
@@ -22,7 +23,7 @@ class Preparation:
 
     image_size: images become [image_size, image_size, 3]. cameras: feature keys, in the order the model sees them.
     chain: what the numbers go through before they are normalised; the normalizers have the dimensions after it.
-    prompt: one of `tokens.PROMPTS`, what the text holds. embodiment: the model's number for this robot.
+    prompt: one of `prompts.PROMPTS`, what the text holds. embodiment: the model's number for this robot.
     """
 
     image_size: int
@@ -33,11 +34,11 @@ class Preparation:
     action_normalizer: Normalizer
     max_text_tokens: int
     chain: Chain = field(default_factory=Chain)
-    prompt: str = PROMPTS[0]
+    prompt: str = DEFAULT
     embodiment: int = 0
 
     def __post_init__(self) -> None:
-        self._check_prompt()
+        check_prompt(self.prompt, self.tokenizer)
         self._check_chain()
 
     @property
@@ -63,16 +64,16 @@ class Preparation:
             if key in images
         }
         state_A = self.state_normalizer(self.chain.state(state_raw))
-        return resized, self.prompt_ids(task, state_A[None])[0], state_A
+        return resized, self.prompt_ids(task, state_A[None], len(resized))[0], state_A
 
-    def prompt_ids(self, task: str, state_TA: np.ndarray) -> list[np.ndarray]:
-        """int64 ids of the prompts of one task with each of these normalised states."""
-        return encode_prompts(self.tokenizer, task, state_TA, self.max_text_tokens, self.prompt)
+    def prompt_ids(self, task: str, state_TA: np.ndarray, num_images: int) -> list[np.ndarray]:
+        """int64 ids of the prompts of one task and so many images with each of these normalised states."""
+        return encode_prompts(self.tokenizer, task, state_TA, self.max_text_tokens, self.prompt, num_images)
 
     def most_text_tokens(self, task: str) -> int:
-        """An upper bound for the prompts of a task: the widest numbers stand for the state."""
-        state_A = np.full(self.state_normalizer.dim, 9.0, np.float32)
-        return len(encode_prompt(self.tokenizer, task, state_A, self.max_text_tokens, self.prompt))
+        """An upper bound for the prompts of a task, whatever the state."""
+        dim, num_images = self.state_normalizer.dim, len(self.cameras)
+        return most_tokens(self.tokenizer, task, dim, self.max_text_tokens, self.prompt, num_images)
 
     def numbers(self, table: EpisodeTable, frames: np.ndarray) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """For each of these frames of an episode: prompt ids, normalised state [A], normalised actions [S, A]."""
@@ -81,7 +82,7 @@ class Preparation:
         ids: dict[int, np.ndarray] = {}
         for task in dict.fromkeys(tasks):
             rows = [i for i, other in enumerate(tasks) if other == task]
-            ids |= dict(zip(rows, self.prompt_ids(task, state_TA[rows]), strict=True))
+            ids |= dict(zip(rows, self.prompt_ids(task, state_TA[rows], len(self.cameras)), strict=True))
         return [(ids[i], state_TA[i], chunk) for i, chunk in enumerate(self._chunks(table, frames))]
 
     def _chunks(self, table: EpisodeTable, frames: np.ndarray) -> list[np.ndarray]:
@@ -133,10 +134,6 @@ class Preparation:
         cameras = tuple(keys[name] for name in places)
         return replace(self, cameras=cameras, chain=self.chain.renamed(dict(zip(cameras, places, strict=True))))
 
-    def _check_prompt(self) -> None:
-        if self.prompt not in PROMPTS:
-            raise InputError(f"a preparation's prompt is {self.prompt!r}; known are {', '.join(PROMPTS)}")
-
     def _check_chain(self) -> None:
         state, action = np.zeros(self.state_dim), np.zeros((1, self.action_dim))
         try:
@@ -170,8 +167,8 @@ class Preparation:
                 action_horizon=int(data["action_horizon"]),
                 cameras=tuple(data["cameras"]),
                 tokenizer=tokenizer_from_json(data["tokenizer"]),
-                state_normalizer=Normalizer.from_json(data["state_normalizer"]),
-                action_normalizer=Normalizer.from_json(data["action_normalizer"]),
+                state_normalizer=_normalizer(data, "state_normalizer"),
+                action_normalizer=_normalizer(data, "action_normalizer"),
                 max_text_tokens=int(data["max_text_tokens"]),
                 chain=Chain.from_json(data["stages"]),
                 prompt=data["prompt"],
@@ -187,3 +184,10 @@ class Preparation:
             names = ", ".join(sorted(unknown))
             raise InputError(f"the stored preparation has {names}, unknown here; was a newer vlarge its writer?")
         return preparation
+
+
+def _normalizer(data: dict[str, Any], key: str) -> Normalizer:
+    try:
+        return Normalizer.from_json(data[key])
+    except InputError as error:
+        raise InputError(f"the stored {key}: {error}") from error

@@ -104,7 +104,7 @@ def resolve(model: ModelConfig, *, vocab_size: int, state_dim: int, action_dim: 
 
 
 def prompt(sizes: Pi0Config) -> str:
-    """What the text holds; see `vlarge.data.tokens.PROMPTS`."""
+    """What the text holds; see `vlarge.data.prompts.PROMPTS`."""
     return "task" if sizes.has_state_token else "task_and_state"
 
 
