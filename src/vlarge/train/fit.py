@@ -91,8 +91,8 @@ class _Part:
 def fit(recipe: Recipe, datasets: Sequence[Dataset]) -> Plan:
     """Fit the recipe to its datasets. Raises InputError where they do not go together.
 
-    Of a policy that the run starts from, the sizes, the tokenizer, and for each embodiment that it knows the cameras,
-    stages and statistics win over the recipe's and the dataset's.
+    Of a policy that the run starts from, the sizes, the tokenizer and the prompt, and for each embodiment that it knows
+    the cameras, stages and statistics win over the recipe's and the dataset's.
     """
     init = _initial_policy(recipe)
     parts = _parts(recipe.data, datasets, init)
@@ -118,7 +118,7 @@ def fit(recipe: Recipe, datasets: Sequence[Dataset]) -> Plan:
             action_normalizer=Normalizer(recipe.data.normalization, own[ACTION]),
             max_text_tokens=max_text_tokens,
             chain=chain,
-            prompt=family.prompt(sizes),
+            prompt=init.first.prompt if init else family.prompt(sizes),
             embodiment=numbers[part.embodiment],
         )
 

@@ -58,3 +58,16 @@ def test_incomplete_preparation_names_what_is_missing() -> None:
     del data["action_normalizer"]
     with pytest.raises(InputError, match="action_normalizer"):
         Preparation.from_json(data)
+
+
+def test_stored_statistics_that_are_broken_are_named() -> None:
+    data = _preparation().to_json()
+    data["action_normalizer"]["stats"]["q01"][1] = float("nan")
+    with pytest.raises(InputError, match="the stored action_normalizer: the statistic q01 of dimension 1 is nan"):
+        Preparation.from_json(json.loads(json.dumps(data)))
+
+
+@pytest.mark.parametrize("change", [{"prompt": "poem"}, {"tokenizer": {"kind": "pickle"}}])
+def test_a_stored_prompt_or_tokenizer_unknown_here_is_named(change: dict[str, object]) -> None:
+    with pytest.raises(InputError, match=r"'poem'; known are|'pickle' is unknown"):
+        Preparation.from_json(_preparation().to_json() | change)

@@ -1,5 +1,6 @@
 """A recipe and a dataset become a plan: stages, their statistics, and the sizes that follow from them."""
 
+import dataclasses
 import shutil
 from pathlib import Path
 from types import ModuleType
@@ -146,6 +147,30 @@ def test_a_policy_is_taken_to_a_new_embodiment(small: Recipe, other_path: Path, 
     made = fit(named, open_data(named.data))
     assert made.sizes == first.sizes
     assert (made.embodiments, made.preparations[0].action_dim) == (("new",), 5)
+
+
+def test_what_a_policy_was_trained_with_wins_over_the_dataset_and_the_recipe(small: Recipe, tmp_path: Path) -> None:
+    """Of its own robot the statistics and all else; of a new one the tokenizer and the prompt."""
+    first = fit(small, open_data(small.data))
+    (trained,) = first.preparations
+    trained = dataclasses.replace(trained, prompt="task")  # not the one that the model's family would choose
+    folder = tmp_path / "policy"
+    write_policy(
+        folder, model_name=first.model_name, sizes=first.sizes,
+        weights=first.build(0, torch.device("cpu")).state_dict(), preparations={"set": trained}, recipe={}, step=0,
+    )  # fmt: skip
+    changes = {"exclude_episodes": [0, 1], "normalization": "min_max", "tokenizer": "absent.json"}
+    again = _with(recipes.replace(small, "model.init", str(folder)), **changes, max_text_tokens=77)
+    datasets = open_data(again.data)
+    (kept,) = fit(again, datasets).preparations
+    assert kept.to_json() == trained.to_json()
+    named = _with(again, embodiment="new")
+    (new,) = fit(named, datasets).preparations
+    assert new.action_normalizer.method == "min_max"
+    own = np.concatenate([datasets[0].read_table(episode).action_TA for episode in datasets[0].episodes])
+    np.testing.assert_array_equal(new.action_normalizer.stats.max, own.max(0))
+    assert (kept.action_normalizer.stats.max != new.action_normalizer.stats.max).any()
+    assert (new.prompt, new.max_text_tokens, new.tokenizer.to_json()) == ("task", 512, {"kind": "bytes"})
 
 
 def test_rows_that_are_not_finite_enter_no_statistics(small: Recipe, dataset_path: Path, tmp_path: Path) -> None:
