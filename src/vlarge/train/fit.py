@@ -131,8 +131,9 @@ def _blank_sample(p: Preparation) -> Sample:
     state_A = np.zeros(p.state_normalizer.dim, np.float32)
     picture = np.zeros((p.image_size, p.image_size, 3), np.uint8)
     images = dict.fromkeys(p.cameras, picture)
+    ids = p.prompt_ids("", state_A[None], len(images))[0]
     actions_SA = np.zeros((p.action_horizon, p.action_normalizer.dim), np.float32)
-    return Sample(SampleId(0, 0, 0), images, p.prompt_ids("", state_A[None])[0], state_A, actions_SA, p.embodiment)
+    return Sample(SampleId(0, 0, 0), images, ids, state_A, actions_SA, p.embodiment)
 
 
 def _check_attention(name: str) -> None:

@@ -30,8 +30,8 @@ def losses(run: Path) -> list[tuple[float, float]]:
 def test_micro_batches_change_nothing(sparse: Recipe, tmp_path: Path) -> None:
     whole = Trainer(sparse)
     whole.train()
-    split = recipes.replace(recipes.replace(sparse, "run.dir", str(tmp_path / "split")), "train.micro_batch_tokens", 170)
-    parts = Trainer(split)
+    split = recipes.replace(sparse, "run.dir", str(tmp_path / "split"))
+    parts = Trainer(recipes.replace(split, "train.micro_batch_tokens", 170))
     parts.train()
     torch.testing.assert_close(torch.tensor(losses(tmp_path / "split")), torch.tensor(losses(tmp_path / "run")))
     torch.testing.assert_close(shares(whole), shares(parts))
