@@ -1,0 +1,44 @@
+"""What the sizes of every model come from: a preset with a recipe's changes, or a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from vlarge.contracts import InputError
+from vlarge.models.config import ModelConfig
+
+
+def chosen(presets: Mapping[str, Any], model: ModelConfig, vocab_size: int) -> Any:
+    """The recipe's preset with its changes. Raises InputError for an unknown one, or one with too few tokens."""
+    if model.preset not in presets:
+        raise InputError(f"model.preset {model.preset!r} does not exist: choose one of {', '.join(presets)}")
+    changes = {name: getattr(model, name) for name in ("action_horizon", "image_size", "max_action_dim")}
+    sizes = replace(presets[model.preset], **{name: value for name, value in changes.items() if value})
+    if vocab_size > sizes.vocab_size:
+        raise InputError(f"the tokenizer has {vocab_size} tokens, preset {model.preset!r} takes {sizes.vocab_size}")
+    return sizes
+
+
+def check_state(state_dim: int, limit: int) -> None:
+    """Raise InputError for more dimensions than the model takes."""
+    if state_dim > limit:
+        raise InputError(f"the dataset's states have {state_dim} dimensions, the model takes {limit}")
+
+
+def check_action(action_dim: int, limit: int) -> None:
+    """Raise InputError for more dimensions than the model takes."""
+    if action_dim > limit:
+        raise InputError(
+            f"the dataset's actions have {action_dim} dimensions, the model takes at most {limit}:"
+            f" set model.max_action_dim to {action_dim} and train from scratch, or choose another action_key"
+        )
+
+
+def stored(kind: type[Any], data: dict[str, Any]) -> Any:
+    """Sizes from a checkpoint. Raises InputError for a key that this version does not know or misses."""
+    try:
+        return kind(**data)
+    except TypeError as error:
+        raise InputError(f"the checkpoint's model sizes do not fit this version of vlarge: {error}") from error

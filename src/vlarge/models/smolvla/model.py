@@ -1,0 +1,176 @@
+"""SmolVLA: a small vision-language model reads images, instruction and state, an expert denoises the action chunk.
+
+Each layer of the expert reads the keys and values of the same layer of the language model, which never sees an action:
+what precedes the actions, their context, is computed once however many noise draws or denoising steps follow. The state
+is the language model's last token, which images and text do not see. The last layer of the language model only makes
+keys and values: nothing reads its output. Paper: arXiv 2506.01844; behaviour matched: LeRobot 0.6.1.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, ClassVar, cast
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vlarge.contracts import PackedBatch
+from vlarge.models.attention import AUTO, attend
+from vlarge.models.augment import batch_images
+from vlarge.models.flow import PI0_FLOW, sample_ode, time_features
+from vlarge.models.language import DecoderLayer, KeysValues, LanguageConfig
+from vlarge.models.norm import RMSNorm
+from vlarge.models.rotary import rotary_angles
+from vlarge.models.smolvla.config import SmolVLAConfig, image_tokens
+from vlarge.models.smolvla.connector import Connector
+from vlarge.models.smolvla.expert import CrossLayer, ExpertLayer, JointLayer
+from vlarge.models.smolvla.layout import Layout, lay_out
+from vlarge.models.vision import VisionConfig, VisionTower
+
+NORM_EPS = 1e-5
+
+
+def vision_config(c: SmolVLAConfig) -> VisionConfig:
+    return VisionConfig(
+        width=c.vision_width,
+        depth=c.vision_depth,
+        mlp=c.vision_mlp,
+        heads=c.vision_heads,
+        patch=c.patch,
+        image_size=c.image_size,
+    )
+
+
+def language_config(c: SmolVLAConfig, width: int, mlp: int) -> LanguageConfig:
+    """Of a layer of the language model or of the expert: Llama's."""
+    return LanguageConfig(
+        width=width,
+        mlp=mlp,
+        heads=c.heads,
+        kv_heads=c.kv_heads,
+        head_dim=c.head_dim,
+        activation="silu",
+        norm_eps=NORM_EPS,
+        norm_offset=0.0,
+    )
+
+
+class SmolVLA(nn.Module):
+    """The whole policy network. `forward` predicts flow velocities for training; `sample` denoises action chunks.
+
+    PARTS: beginnings of the parameters' names, by what may be frozen together.
+    """
+
+    flow = PI0_FLOW
+    PARTS: ClassVar[dict[str, tuple[str, ...]]] = {
+        "vision": ("vision.", "connector."),
+        "language": ("embed.", "language_layers."),
+        "expert": ("state_in.", "action_in.", "time_in.", "time_out.", "expert_layers.", "expert_norm.", "action_out."),
+    }
+
+    def __init__(self, config: SmolVLAConfig) -> None:
+        super().__init__()
+        c = self.config = config
+        self.attention = AUTO  # the backend of `models.attention`
+        self.vision = VisionTower(vision_config(c))
+        self.connector = Connector(c.vision_width, c.scale_factor, c.width)
+        self.embed = nn.Embedding(c.vocab_size, c.width)
+        self.state_in = nn.Linear(c.max_state_dim, c.width)
+        language, last = language_config(c, c.width, c.mlp), c.depth - 1
+        self.language_layers = nn.ModuleList(DecoderLayer(language, keys_only=i == last) for i in range(c.depth))
+        expert = language_config(c, c.expert_width, c.expert_mlp)
+        self.expert_layers = nn.ModuleList(
+            JointLayer(expert) if c.is_joint(i) else CrossLayer(expert) for i in range(c.depth)
+        )
+        self.action_in = nn.Linear(c.max_action_dim, c.expert_width)
+        self.time_in = nn.Linear(2 * c.expert_width, c.expert_width)
+        self.time_out = nn.Linear(c.expert_width, c.expert_width)
+        self.expert_norm = RMSNorm(c.expert_width, NORM_EPS, offset=0.0)
+        self.action_out = nn.Linear(c.expert_width, c.max_action_dim)
+        nn.init.normal_(self.embed.weight, std=c.width**-0.5)  # the embedding is multiplied by sqrt(width)
+
+    def embed_in_order(self, ids_RN: np.ndarray) -> None:
+        """Nothing: prompts hold no numbers, the state is a token of its own."""
+
+    def forward(self, batch: PackedBatch, noised_SA: Tensor, time_D: Tensor, num_draws: int = 1) -> Tensor:
+        """Velocities [S * num_draws, max_action_dim] in fp32.
+
+        noised_SA: noised actions, sample-major, then draw, then step. time_D: flow time of each draw [B * num_draws].
+        """
+        layout = self.lay_out(batch, num_draws)
+        return self.denoise(noised_SA, time_D, self.encode_context(batch, layout), layout)
+
+    @torch.no_grad()
+    def sample(self, batch: PackedBatch, noise_SA: Tensor) -> Tensor:
+        """Normalised action chunks [S, max_action_dim]: Euler steps over one cached context."""
+        layout = self.lay_out(batch, 1)
+        context = self.encode_context(batch, layout)
+
+        def velocity(x_SA: Tensor, t: float) -> Tensor:
+            return self.denoise(x_SA, torch.full((batch.num_samples,), t, device=self.device), context, layout)
+
+        return sample_ode(velocity, noise_SA, self.flow, self.config.denoise_steps)
+
+    def lay_out(self, batch: PackedBatch, num_draws: int) -> Layout:
+        layout: Any = lay_out(batch, image_tokens(self.config), num_draws, self.attention)
+        return layout.to(self.device)
+
+    @property
+    def device(self) -> torch.device:
+        return self.embed.weight.device
+
+    def encode_context(self, batch: PackedBatch, layout: Layout) -> list[KeysValues]:
+        """Keys and values of every layer that the actions see, as the expert's layers read them."""
+        x_TD = torch.cat((self.embed_prefix(batch, layout), self.embed_states(batch)))
+        positions_T = torch.cat((layout.positions_T, layout.positions_B))
+        rotary, attention = rotary_angles(positions_T, self.config.head_dim), partial(attend_context, layout=layout)
+        cache: list[KeysValues] = []
+        for language, expert in zip(self.language_layers, self.expert_layers, strict=True):
+            x_TD, keys_values = language(x_TD, rotary, attention)
+            cache.append(cast(ExpertLayer, expert).read(keys_values, layout))
+        return cache
+
+    def embed_prefix(self, batch: PackedBatch, layout: Layout) -> Tensor:
+        """Images and instructions as tokens [T, width]."""
+        c = self.config
+        tokens_TD = self.embed(torch.from_numpy(batch.text_T).to(self.device))
+        images = batch_images(batch, self.device)
+        if len(images):
+            image_TD = self.connector(self.vision(images, self.attention), c.image_size // c.patch)
+            tokens_TD = torch.cat((image_TD.float(), tokens_TD))
+        return tokens_TD.index_select(0, layout.prefix_index_T) * c.width**0.5
+
+    def embed_states(self, batch: PackedBatch) -> Tensor:
+        """States as tokens [B, width]."""
+        state = torch.from_numpy(batch.state_BA)
+        state = F.pad(state, (0, self.config.max_state_dim - state.shape[1]))
+        return self.state_in(state.to(self.device)).float()
+
+    def denoise(self, noised_SA: Tensor, time_D: Tensor, context: list[KeysValues], layout: Layout) -> Tensor:
+        """Velocities of noised actions over a cached context, at the flow time of each draw."""
+        c = self.config
+        x_SD = self.embed_actions(noised_SA, time_D, layout)
+        joint, cross = (rotary_angles(positions_S, c.head_dim) for positions_S in (layout.positions_S, layout.steps_S))
+        for i, (layer, keys_values) in enumerate(zip(self.expert_layers, context, strict=True)):
+            x_SD = layer(x_SD, keys_values, joint if c.is_joint(i) else cross, layout)
+        y = self.expert_norm(x_SD)
+        with torch.autocast(y.device.type, enabled=False):  # the velocity itself is always fp32
+            return self.action_out(y)
+
+    def embed_actions(self, noised_SA: Tensor, time_D: Tensor, layout: Layout) -> Tensor:
+        """Noised actions and their times as tokens [S, expert_width]."""
+        features = time_features(time_D, self.config.expert_width).index_select(0, layout.draw_S)
+        both_SD = torch.cat((self.action_in(noised_SA).float(), features), -1)
+        return self.time_out(F.silu(self.time_in(both_SD))).float()
+
+
+def attend_context(q_THD: Tensor, k_THD: Tensor, v_THD: Tensor, layout: Layout) -> Tensor:
+    """Prefix tokens over their own prefix, states over their prefix and themselves: rows are [prefix; states]."""
+    lengths = layout.prefix.num_queries, layout.state.num_queries
+    q_prefix, q_state = q_THD.split(lengths)
+    k_prefix, v_prefix = (x.narrow(0, 0, lengths[0]) for x in (k_THD, v_THD))
+    k_state, v_state = (x.index_select(0, layout.state_index_K) for x in (k_THD, v_THD))
+    prefix = attend(q_prefix, k_prefix, v_prefix, layout.prefix)
+    return torch.cat((prefix, attend(q_state, k_state, v_state, layout.state)))
