@@ -24,7 +24,7 @@ from vlarge.data.formats.rlds_reader import RldsReader
 from vlarge.data.index_cache import obtain
 from vlarge.data.manifest import Camera, Episode, EpisodeTable, Manifest
 from vlarge.data.picture import to_rgb, write_rgb
-from vlarge.data.transforms import resize_with_pad
+from vlarge.data.transforms.resize import PADDINGS, resize_with_pad
 
 __all__ = ["Camera", "Dataset", "Episode", "EpisodeTable", "Fault", "open_dataset", "require_dataset", "summary"]
 
@@ -136,7 +136,12 @@ class Dataset:
                 yield image if size is None else resize_with_pad(image, size)
 
     def fill_frames(
-        self, episode: Episode, camera_key: str, frame_indices: Sequence[int], outs: Sequence[np.ndarray]
+        self,
+        episode: Episode,
+        camera_key: str,
+        frame_indices: Sequence[int],
+        outs: Sequence[np.ndarray],
+        padding: str = PADDINGS[0],
     ) -> None:
         """Decode each frame straight into its array, uint8 [H, W, 3], resized with padding where that has another size.
 
@@ -144,7 +149,7 @@ class Dataset:
         """
         pictures = self._reader.pictures(episode, camera_key, frame_indices)
         for picture, out in zip(pictures, outs, strict=True):
-            write_rgb(picture, out)
+            write_rgb(picture, out, padding)
 
     def read_frames(
         self, episode: Episode, camera_key: str, frame_indices: Sequence[int], size: int | None = None

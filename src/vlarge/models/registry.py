@@ -27,6 +27,9 @@ class Family(Protocol):
     def prompt(self, sizes: Any) -> str:
         """Which of `vlarge.data.prompts.PROMPTS` the model reads."""
 
+    def padding(self, sizes: Any) -> str:
+        """Which of `vlarge.data.transforms.resize.PADDINGS` makes the model's images squares."""
+
     def check_dims(self, sizes: Any, *, state_dim: int, action_dim: int) -> None:
         """Raise InputError for more dimensions than the model takes."""
 

@@ -54,6 +54,7 @@ def feed_of(recipe: Recipe, plan: Plan, world: World, start_step: int) -> Feed:
         budget_tokens=recipe.train.micro_batch_tokens,
         image_tokens=find_family(plan.model_name).image_tokens(plan.sizes),
         suffixes_per_prefix=recipe.train.suffixes_per_prefix,
+        padding=plan.preparations[0].padding,
         augment=data.augment,
         cache_dir=data.cache_dir if data.cache == "resized" else "",
         cache_bytes=data.cache_bytes,

@@ -120,6 +120,7 @@ def fit(recipe: Recipe, datasets: Sequence[Dataset]) -> Plan:
             chain=chain,
             prompt=init.first.prompt if init else family.prompt(sizes),
             embodiment=numbers[part.embodiment],
+            padding=family.padding(sizes),
         )
 
     _check_attention(recipe.model.attention)

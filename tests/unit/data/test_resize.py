@@ -65,6 +65,16 @@ def test_aspect_is_kept_and_the_picture_centred(height: int, width: int, rows: i
     np.testing.assert_array_equal(resize_with_pad(grey, 32), expected)
 
 
+@pytest.mark.parametrize(("height", "width"), [(48, 64), (64, 48)])
+@pytest.mark.parametrize("as_frame", [False, True])
+def test_black_may_lie_above_and_to_the_left_only(height: int, width: int, as_frame: bool) -> None:
+    expected = np.zeros((32, 32, 3), np.uint8)
+    expected[32 - height // 2 :, 32 - width // 2 :] = 200
+    grey, out = np.full((height, width, 3), 200, np.uint8), np.full((32, 32, 3), 77, np.uint8)
+    write_rgb(av.VideoFrame.from_ndarray(grey, format="rgb24") if as_frame else grey, out, "corner")
+    np.testing.assert_allclose(out, expected)
+
+
 SIZES = [
     (480, 640, 224),
     (240, 320, 224),

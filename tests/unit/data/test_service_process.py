@@ -147,13 +147,13 @@ def test_decoders_end_with_their_service(dataset: Dataset) -> None:
 
 
 def test_a_decoder_tells_what_went_wrong(dataset: Dataset) -> None:
-    feed, arena = feed_of(dataset, size=32), Arena(1 << 20)
+    feed, arena = feed_of(dataset, size=32, padding="corner"), Arena(1 << 20)
     with closing(Apart(feed.to_json(), [dataset.revision], arena)) as decoder:
         slot = arena.take()
         key = dataset.camera_keys[0]
         decoder.fill([Pictures(0, 1, key, (3, 5), ((slot, 0), (slot, 1)))])
         expected = np.zeros((32, 32, 3), np.uint8)
-        dataset.fill_frames(dataset.episodes[1], key, [5], [expected])
+        dataset.fill_frames(dataset.episodes[1], key, [5], [expected], "corner")
         assert (arena.whole(slot)[32 * 32 * 3 :][: expected.size] == expected.ravel()).all()
         assert decoder.num_decoded == dataset.num_packets(dataset.episodes[1], key, [3, 5])
         with pytest.raises(InputError, match=r"frame \d+ was asked for, the video has"):

@@ -34,6 +34,7 @@ from vlarge.data.service.stream import Limits, Stream, stream_here
 from vlarge.data.stats import FeatureStats, dataset_stats
 from vlarge.data.tokens import ByteTokenizer
 from vlarge.data.transforms import Normalizer, Preparation
+from vlarge.data.transforms.resize import PADDINGS
 
 HORIZON = 5
 
@@ -188,6 +189,17 @@ def test_kept_frames_need_no_decoder(dataset: Dataset, tmp_path: Path) -> None:
     assert decoded == 0
 
 
+def test_pictures_are_padded_as_the_feed_says_and_kept_apart(dataset: Dataset, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"size": 32, "batch_size": 9, "cache_dir": str(tmp_path), "cache_bytes": 1 << 30}
+    centred, cornered = (take(stream_of(dataset, padding=name, **settings), 3) for name in PADDINGS)
+    for one, other in zip(centred, cornered, strict=True):
+        expected = np.zeros_like(one.images_NHWC)
+        expected[:, 8:] = one.images_NHWC[:, 4:28]  # they are three quarters as high as wide
+        assert np.array_equal(other.images_NHWC, expected)
+    again = take(stream_of(dataset, padding="corner", **settings), 3)
+    assert all(np.array_equal(a.images_NHWC, b.images_NHWC) for a, b in zip(cornered, again, strict=True))
+
+
 def test_frames_of_a_video_that_was_written_to_are_not_kept_ones(make_datasets: ModuleType, tmp_path: Path) -> None:
     make_datasets.make(tmp_path / "set", make_datasets.Spec("v2.1", episodes=2, length="12", size="48x64"))
 
@@ -297,7 +309,9 @@ class Memory:
     def starts_afresh(self, episode: Episode, keys: Sequence[str], frames: np.ndarray) -> np.ndarray:
         return np.diff(frames // self.group_frames, prepend=-1) != 0
 
-    def fill_frames(self, episode: Episode, key: str, frames: Sequence[int], outs: Sequence[np.ndarray]) -> None:
+    def fill_frames(
+        self, episode: Episode, key: str, frames: Sequence[int], outs: Sequence[np.ndarray], padding: str
+    ) -> None:
         for frame, out in zip(frames, outs, strict=True):
             self.before_frame(episode.index, frame)
             with self.lock:

@@ -1,6 +1,7 @@
 """What stands between a dataset and a model prepares observations, and survives a checkpoint."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -51,6 +52,19 @@ def test_preparation_survives_json() -> None:
     rows = _awkward_rows() * 2
     np.testing.assert_array_equal(after.actions(rows), before.actions(rows))
     np.testing.assert_allclose(after.actions_inverse(after.actions(rows)), rows, rtol=1e-4, atol=1e-5)
+
+
+def test_images_are_padded_as_the_preparation_says() -> None:
+    wide = {"observation.images.top": np.full((4, 8, 3), 9, np.uint8)}
+    for padding, first in (("centre", 4), ("corner", 8)):
+        preparation = Preparation.from_json(replace(_preparation(), padding=padding).to_json())
+        (image,) = preparation.observation(wide, _awkward_rows()[3], "go")[0].values()
+        assert image[:, 0, 0].nonzero()[0].tolist() == list(range(first, first + 8))
+    with pytest.raises(InputError, match="padding is 'top'; known are centre, corner"):
+        replace(preparation, padding="top")
+    older = _preparation().to_json()
+    del older["padding"]
+    assert Preparation.from_json(older).padding == "centre"
 
 
 def test_incomplete_preparation_names_what_is_missing() -> None:

@@ -15,6 +15,8 @@ from reference import close, packed
 from smolvla_reference import sizes_of, velocity_and_loss
 
 from vlarge.contracts import InputError
+from vlarge.data.transforms import resize_with_pad
+from vlarge.models import smolvla
 from vlarge.models.smolvla.config import PRESETS
 from vlarge.models.smolvla.convert import from_lerobot, naming, sizes_from_lerobot, to_lerobot
 from vlarge.models.smolvla.model import SmolVLA
@@ -85,6 +87,14 @@ def test_sizes_of_a_small_checkpoint(reference: ModuleType) -> None:
     settings = vars(theirs.config) | heads
     shapes = {name: tuple(value.shape) for name, value in theirs.state_dict().items()}
     assert sizes_from_lerobot(settings, shapes) == sizes_of(c)
+
+
+@pytest.mark.parametrize(("height", "width"), [(48, 64), (64, 48), (13, 29)])
+def test_pictures_lie_where_lerobot_puts_them(height: int, width: int) -> None:
+    vla_utils = importlib.import_module("lerobot.policies.common.vla_utils")
+    theirs = vla_utils.resize_with_pad(torch.ones(1, 3, height, width), 32, 32, pad_value=0)[0].permute(1, 2, 0)
+    ours = resize_with_pad(np.ones((height, width, 3), np.uint8), 32, smolvla.padding(PRESETS["base"]))
+    np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 
 @pytest.fixture(scope="module")

@@ -61,13 +61,14 @@ class Here:
 
     num_decoded = 0
 
-    def __init__(self, datasets: Sequence[Dataset], image_shape: tuple[int, int], arena: Arena) -> None:
+    def __init__(self, datasets: Sequence[Dataset], image_shape: tuple[int, int], padding: str, arena: Arena) -> None:
         self._datasets = datasets
-        self._shape = image_shape
+        self._shape, self._padding = image_shape, padding
         self._arena = arena
 
     def fill(self, wanted: Sequence[Pictures]) -> None:
-        fill(self._datasets, wanted, [[self._image(slot, i) for slot, i in each.images] for each in wanted])
+        images = [[self._image(slot, i) for slot, i in each.images] for each in wanted]
+        fill(self._datasets, wanted, images, self._padding)
 
     def _image(self, slot: int, number: int) -> np.ndarray:
         return image_of(self._arena.whole(slot), number, self._shape)
@@ -148,11 +149,13 @@ class Apart:
         return code
 
 
-def fill(datasets: Sequence[Dataset], wanted: Sequence[Pictures], outs: Sequence[list[np.ndarray]]) -> None:
+def fill(
+    datasets: Sequence[Dataset], wanted: Sequence[Pictures], outs: Sequence[list[np.ndarray]], padding: str
+) -> None:
     """Decode each of `wanted` into its arrays, uint8 [H, W, 3]."""
     for each, images in zip(wanted, outs, strict=True):
         dataset = datasets[each.part]
-        dataset.fill_frames(dataset.episodes[each.episode], each.camera, each.frames, images)
+        dataset.fill_frames(dataset.episodes[each.episode], each.camera, each.frames, images, padding)
 
 
 def image_of(slot: np.ndarray, number: int, shape: tuple[int, int]) -> np.ndarray:

@@ -34,7 +34,7 @@ def main() -> None:
             datasets.extend(feed.datasets())
         wanted = [Pictures(*each) for each in request["wanted"]]
         outs = [[image_of(slot_of(slot), i, feed.image_shape) for slot, i in each.images] for each in wanted]
-        fill(datasets, wanted, outs)
+        fill(datasets, wanted, outs, feed.padding)
         return {"decoded": sum(d.num_decoded for d in datasets), "revisions": [d.revision for d in datasets]}
 
     with contextlib.suppress(Gone, OSError):

@@ -25,6 +25,7 @@ from vlarge.data.service.decoder import Apart, Here
 from vlarge.data.service.node import NodeService
 from vlarge.data.service.plan import Node, Part, Plan
 from vlarge.data.transforms import Preparation
+from vlarge.data.transforms.resize import PADDINGS
 
 MAX_CLIP_FRAMES = 128
 KEPT_FRACTION = 0.25  # of memory may hold datasets that fit into it whole
@@ -36,7 +37,8 @@ PLANNED_FRACTION = 0.8  # of what memory holds else: the rest is for batches tha
 
 @dataclass(frozen=True, kw_only=True)
 class Feed:
-    """What a node's service needs. preparations: of each source, as JSON. image_shape: (height, width) of all images.
+    """What a node's service needs. preparations: of each source, as JSON. image_shape: (height, width) of all images;
+    padding: one of `transforms.resize.PADDINGS`, how they become squares.
 
     cache_dir: where frames are kept at their final size, at most cache_bytes for each source; "" for nowhere. A dataset
     that fits into a part of memory_bytes is kept there all the same, if `keep_small`.
@@ -59,6 +61,7 @@ class Feed:
     budget_tokens: int = 0
     image_tokens: int = 0
     suffixes_per_prefix: int = 1
+    padding: str = PADDINGS[0]
     augment: bool = False
     keep_small: bool = True
     cache_dir: str = ""
@@ -110,7 +113,7 @@ class Feed:
             make_decoder=(
                 partial(Apart, replace(self, preparations=()).to_json(), [dataset.revision for dataset in opened])
                 if apart
-                else partial(Here, opened, self.image_shape)
+                else partial(Here, opened, self.image_shape, self.padding)
             ),
         )
 
@@ -188,7 +191,8 @@ class Feed:
             kept_bytes = int(KEPT_FRACTION * self.memory_bytes / len(self.sources))
             fits = self.keep_small and whole_bytes <= kept_bytes
             return FrameCache(None, self.image_shape, kept_bytes) if fits else None
-        folder = Path(self.cache_dir).expanduser() / f"{dataset.revision}-{height}x{width}"
+        padded = "" if self.padding == PADDINGS[0] else f"-{self.padding}"
+        folder = Path(self.cache_dir).expanduser() / f"{dataset.revision}-{height}x{width}{padded}"
         return FrameCache(folder, self.image_shape, self.cache_bytes)
 
 

@@ -13,7 +13,7 @@ from vlarge.data.manifest import EpisodeTable
 from vlarge.data.prompts import DEFAULT, check_prompt, encode_prompts, most_tokens
 from vlarge.data.tokens import Tokenizer, tokenizer_from_json
 from vlarge.data.transforms.normalise import Normalizer
-from vlarge.data.transforms.resize import resize_with_pad
+from vlarge.data.transforms.resize import PADDINGS, resize_with_pad
 from vlarge.data.transforms.stages import Chain
 
 
@@ -24,6 +24,7 @@ class Preparation:
     image_size: images become [image_size, image_size, 3]. cameras: feature keys, in the order the model sees them.
     chain: what the numbers go through before they are normalised; the normalizers have the dimensions after it.
     prompt: one of `prompts.PROMPTS`, what the text holds. embodiment: the model's number for this robot.
+    padding: one of `resize.PADDINGS`, how images become squares.
     """
 
     image_size: int
@@ -36,9 +37,12 @@ class Preparation:
     chain: Chain = field(default_factory=Chain)
     prompt: str = DEFAULT
     embodiment: int = 0
+    padding: str = PADDINGS[0]
 
     def __post_init__(self) -> None:
         check_prompt(self.prompt, self.tokenizer)
+        if self.padding not in PADDINGS:
+            raise InputError(f"a preparation's padding is {self.padding!r}; known are {', '.join(PADDINGS)}")
         self._check_chain()
 
     @property
@@ -59,7 +63,7 @@ class Preparation:
         images: camera key -> uint8 [H, W, 3]; other cameras than this preparation's are ignored.
         """
         resized = {
-            self.chain.camera(key): resize_with_pad(images[key], self.image_size)
+            self.chain.camera(key): resize_with_pad(images[key], self.image_size, self.padding)
             for key in self.cameras
             if key in images
         }
@@ -156,6 +160,7 @@ class Preparation:
             "stages": self.chain.to_json(),
             "prompt": self.prompt,
             "embodiment": self.embodiment,
+            "padding": self.padding,
         }
 
     @classmethod
@@ -173,6 +178,7 @@ class Preparation:
                 chain=Chain.from_json(data["stages"]),
                 prompt=data["prompt"],
                 embodiment=int(data["embodiment"]),
+                padding=data.get("padding", PADDINGS[0]),  # older checkpoints have none
             )
         except KeyError as error:
             raise InputError(f"the stored preparation lacks {error}; was this checkpoint written by vlarge?") from error

@@ -1,4 +1,4 @@
-"""Pictures at training resolution: aspect kept, centred on black, bilinear over the whole area that a pixel covers.
+"""Pictures at training resolution: aspect kept, on black, bilinear over the whole area that a pixel covers.
 
 Everything is scaled by FFmpeg's swscale, so that processes which only serve data need no torch, and training and acting
 see the same pictures.
@@ -19,18 +19,24 @@ if TYPE_CHECKING:
 # A small picture would lose more by it and costs less: it goes through planes of green, blue and red.
 LARGE, LARGE_FORMAT, SMALL_FORMAT = 192, "yuv422p", "gbrp"
 
+# Where black is added: on both sides, or above and to the left, so that pictures lie in the last corner (SmolVLA).
+PADDINGS = ("centre", "corner")
+
 _of_thread = threading.local()
 
 
-def resize_with_pad(image_HWC: np.ndarray, size: int) -> np.ndarray:
-    """uint8 [H, W, 3] to uint8 [size, size, 3]; the same array where it has that size already."""
+def resize_with_pad(image_HWC: np.ndarray, size: int, padding: str = PADDINGS[0]) -> np.ndarray:
+    """uint8 [H, W, 3] to uint8 [size, size, 3]; the same array where it has that size already.
+
+    padding: one of `PADDINGS`.
+    """
     height, width = image_HWC.shape[:2]
     if (height, width) == (size, size):
         return image_HWC
     import av
 
     canvas_HWC = np.zeros((size, size, 3), np.uint8)
-    rows, columns = placement(height, width, size)
+    rows, columns = placement(height, width, size, padding)
     scaler, _ = _reformatters()
     for channel in range(3):  # as three grey pictures: scaling them together would average their colours
         plane = av.VideoFrame.from_numpy_buffer(np.ascontiguousarray(image_HWC[..., channel]), format="gray")
@@ -39,13 +45,13 @@ def resize_with_pad(image_HWC: np.ndarray, size: int) -> np.ndarray:
     return canvas_HWC
 
 
-def resize_frame(frame: av.VideoFrame, size: int, out_HWC: np.ndarray) -> None:
+def resize_frame(frame: av.VideoFrame, size: int, out_HWC: np.ndarray, padding: str = PADDINGS[0]) -> None:
     """Write a decoded picture, scaled before it becomes RGB, into `out_HWC`, uint8 [size, size, 3]."""
     scaler, colours = _reformatters()
     if frame.format.is_rgb or (frame.height, frame.width) == (size, size):
-        out_HWC[:] = resize_with_pad(rgb_pixels(frame), size)
+        out_HWC[:] = resize_with_pad(rgb_pixels(frame), size, padding)
         return
-    rows, columns = placement(frame.height, frame.width, size)
+    rows, columns = placement(frame.height, frame.width, size, padding)
     between = LARGE_FORMAT if size >= LARGE else SMALL_FORMAT
     small = scaler.reformat(
         frame, width=_length(columns), height=_length(rows), format=between, interpolation="BILINEAR"
@@ -60,11 +66,13 @@ def rgb_pixels(frame: av.VideoFrame) -> np.ndarray:
     return _pixels(_reformatters()[1].reformat(frame, format="rgb24"), 3)
 
 
-def placement(height: int, width: int, size: int) -> tuple[slice, slice]:
+def placement(height: int, width: int, size: int, padding: str = PADDINGS[0]) -> tuple[slice, slice]:
     """Rows and columns of a [size, size] canvas that a picture takes."""
     ratio = max(height, width) / size
     new_height, new_width = max(1, int(height / ratio)), max(1, int(width / ratio))
-    top, left = (size - new_height) // 2, (size - new_width) // 2
+    top, left = size - new_height, size - new_width
+    if padding == "centre":
+        top, left = top // 2, left // 2
     return slice(top, top + new_height), slice(left, left + new_width)
 
 

@@ -3,6 +3,7 @@
 from vlarge.models.pi0.config import check_dims as check_dims
 from vlarge.models.pi0.config import embodiment_number as embodiment_number
 from vlarge.models.pi0.config import image_tokens as image_tokens
+from vlarge.models.pi0.config import padding as padding
 from vlarge.models.pi0.config import prompt as prompt
 from vlarge.models.pi0.config import read_sizes as read_sizes
 from vlarge.models.pi0.config import resolve as resolve
@@ -20,6 +21,7 @@ __all__ = [
     "forward_flops",
     "from_lerobot",
     "image_tokens",
+    "padding",
     "prompt",
     "read_sizes",
     "resolve",

@@ -108,6 +108,11 @@ def prompt(sizes: Pi0Config) -> str:
     return "task" if sizes.has_state_token else "task_and_state"
 
 
+def padding(sizes: Pi0Config) -> str:
+    """How images become squares; see `vlarge.data.transforms.resize.PADDINGS`."""
+    return "centre"
+
+
 def embodiment_number(sizes: Pi0Config, name: str, taken: Collection[int]) -> int:
     """All robots share all weights."""
     return 0

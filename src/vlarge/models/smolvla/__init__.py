@@ -3,6 +3,7 @@
 from vlarge.models.smolvla.config import check_dims as check_dims
 from vlarge.models.smolvla.config import embodiment_number as embodiment_number
 from vlarge.models.smolvla.config import image_tokens as image_tokens
+from vlarge.models.smolvla.config import padding as padding
 from vlarge.models.smolvla.config import prompt as prompt
 from vlarge.models.smolvla.config import read_sizes as read_sizes
 from vlarge.models.smolvla.config import resolve as resolve
@@ -19,6 +20,7 @@ __all__ = [
     "forward_flops",
     "from_lerobot",
     "image_tokens",
+    "padding",
     "prompt",
     "read_sizes",
     "resolve",

@@ -96,6 +96,11 @@ def prompt(sizes: SmolVLAConfig) -> str:
     return PROMPT
 
 
+def padding(sizes: SmolVLAConfig) -> str:
+    """How images become squares."""
+    return "corner"
+
+
 def embodiment_number(sizes: SmolVLAConfig, name: str, taken: Collection[int]) -> int:
     """All robots share all weights."""
     return 0
