@@ -1,0 +1,39 @@
+"""SmolVLA through the whole of training: its loss falls, another run starts from it, it acts."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from vlarge import recipe as recipes
+from vlarge.contracts import Observation
+from vlarge.policy.load import load_policy
+from vlarge.recipe import Recipe
+from vlarge.train.feeding import feed_of
+from vlarge.train.trainer import Trainer
+
+
+def test_a_run_learns_is_a_start_and_acts(small: Recipe, tmp_path: Path) -> None:
+    recipe = small
+    for key, value in {"model.name": "smolvla", "train.steps": 24, "train.save_every": 0}.items():
+        recipe = recipes.replace(recipe, key, value)
+    trainer = Trainer(recipe)
+    assert feed_of(trainer.recipe, trainer.plan, trainer.world, 0).padding == "corner"
+    last = trainer.train()
+    losses = [json.loads(line)["loss"] for line in (tmp_path / "run" / "steps.jsonl").read_text().splitlines()]
+    assert sum(losses[-8:]) < 0.8 * sum(losses[:8])
+
+    policy = load_policy(last)
+    following = recipes.replace(recipes.replace(recipe, "run.dir", str(tmp_path / "next")), "model.init", str(last))
+    started = Trainer(following)
+    state = policy.model.state_dict()
+    assert all(value.equal(state[name]) for name, value in started.model.state_dict().items())
+    (preparation,) = started.plan.preparations
+    assert preparation.to_json() == policy.preparation.to_json()
+
+    images = {key: np.zeros((48, 64, 3), np.uint8) for key in preparation.cameras}
+    seen = Observation(images, np.zeros(preparation.state_dim, np.float32), "go")
+    actions = policy.infer(seen, (0,))
+    assert actions.shape == (4, preparation.action_dim)
+    assert np.isfinite(actions).all()
+    assert not np.allclose(actions, policy.infer(seen, (1,)))
