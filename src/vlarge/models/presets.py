@@ -14,8 +14,11 @@ def chosen(presets: Mapping[str, Any], model: ModelConfig, vocab_size: int) -> A
     """The recipe's preset with its changes. Raises InputError for an unknown one, or one with too few tokens."""
     if model.preset not in presets:
         raise InputError(f"model.preset {model.preset!r} does not exist: choose one of {', '.join(presets)}")
-    changes = {name: getattr(model, name) for name in ("action_horizon", "image_size", "max_action_dim")}
-    sizes = replace(presets[model.preset], **{name: value for name, value in changes.items() if value})
+    names = ("action_horizon", "image_size", "max_action_dim", "num_experts")
+    changes = {name: getattr(model, name) for name in names if getattr(model, name)}
+    if "num_experts" in changes and not hasattr(presets[model.preset], "num_experts"):
+        raise InputError(f"model.num_experts is {model.num_experts}; {model.name} has no mixtures of experts: leave it 0")
+    sizes = replace(presets[model.preset], **changes)
     if vocab_size > sizes.vocab_size:
         raise InputError(f"the tokenizer has {vocab_size} tokens, preset {model.preset!r} takes {sizes.vocab_size}")
     return sizes

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vlarge.contracts import InputError
+from vlarge.models import presets
 from vlarge.models.config import ModelConfig
 
 
@@ -87,18 +88,12 @@ def resolve(model: ModelConfig, *, vocab_size: int, state_dim: int, action_dim: 
 
     Raises InputError for an unknown preset, a tokenizer, a state or an action that is too large for the model.
     """
-    if model.preset not in PRESETS:
-        raise InputError(f"model.preset {model.preset!r} does not exist: choose one of {', '.join(PRESETS)}")
-    sizes = PRESETS[model.preset]
-    changes = {name: getattr(model, name) for name in ("action_horizon", "image_size", "max_action_dim", "num_experts")}
-    sizes = replace(sizes, **{name: value for name, value in changes.items() if value})
+    sizes: Pi0Config = presets.chosen(PRESETS, model, vocab_size)
     has_own_dims = not sizes.max_action_dim
     if has_own_dims:
         sizes = replace(sizes, max_action_dim=action_dim)
     if model.name == "pi0":
         sizes = replace(sizes, max_state_dim=state_dim if has_own_dims else MAX_STATE_DIM)
-    if vocab_size > sizes.vocab_size:
-        raise InputError(f"the tokenizer has {vocab_size} tokens, preset {model.preset!r} takes {sizes.vocab_size}")
     check_dims(sizes, state_dim=state_dim, action_dim=action_dim)
     return sizes
 
@@ -125,18 +120,12 @@ def image_tokens(sizes: Pi0Config) -> int:
 
 def check_dims(sizes: Pi0Config, *, state_dim: int, action_dim: int) -> None:
     """Raise InputError for more dimensions than the model takes."""
-    if sizes.has_state_token and state_dim > sizes.max_state_dim:
-        raise InputError(f"the dataset's states have {state_dim} dimensions, the model takes {sizes.max_state_dim}")
-    if action_dim > sizes.max_action_dim:
-        raise InputError(
-            f"the dataset's actions have {action_dim} dimensions, the model takes at most {sizes.max_action_dim}:"
-            f" set model.max_action_dim to {action_dim} and train from scratch, or choose another action_key"
-        )
+    if sizes.has_state_token:
+        presets.check_state(state_dim, sizes.max_state_dim)
+    presets.check_action(action_dim, sizes.max_action_dim)
 
 
 def read_sizes(data: dict[str, Any]) -> Pi0Config:
     """Sizes stored in a checkpoint. Raises InputError for a key that this version does not know or misses."""
-    try:
-        return Pi0Config(**data)
-    except TypeError as error:
-        raise InputError(f"the checkpoint's model sizes do not fit this version of vlarge: {error}") from error
+    sizes: Pi0Config = presets.stored(Pi0Config, data)
+    return sizes

@@ -12,47 +12,25 @@ from torch import Tensor
 
 from vlarge.models.naming import Naming
 from vlarge.models.pi0.config import Pi0Config
+from vlarge.models.pi0.model import language_config
+from vlarge.models.transformers_names import beyond_keys, decoder_names, vision_names
 
 ROOT = "model."
 VISION = "paligemma_with_expert.paligemma.model.vision_tower.vision_model."
 LANGUAGE = "paligemma_with_expert.paligemma.model.language_model."
 EXPERT = "paligemma_with_expert.gemma_expert.model."
 
-# ours -> LeRobot's, `#` stands for a layer number
+# ours -> LeRobot's
 TABLE = {
-    "vision.patch_embed.": VISION + "embeddings.patch_embedding.",
-    "vision.positions": VISION + "embeddings.position_embedding.weight",
-    "vision.blocks.#.norm1.": VISION + "encoder.layers.#.layer_norm1.",
-    "vision.blocks.#.q.": VISION + "encoder.layers.#.self_attn.q_proj.",
-    "vision.blocks.#.k.": VISION + "encoder.layers.#.self_attn.k_proj.",
-    "vision.blocks.#.v.": VISION + "encoder.layers.#.self_attn.v_proj.",
-    "vision.blocks.#.o.": VISION + "encoder.layers.#.self_attn.out_proj.",
-    "vision.blocks.#.norm2.": VISION + "encoder.layers.#.layer_norm2.",
-    "vision.blocks.#.up.": VISION + "encoder.layers.#.mlp.fc1.",
-    "vision.blocks.#.down.": VISION + "encoder.layers.#.mlp.fc2.",
-    "vision.norm.": VISION + "post_layernorm.",
+    **vision_names("vision.", VISION),
     "projector.": "paligemma_with_expert.paligemma.model.multi_modal_projector.linear.",
     "embed.": LANGUAGE + "embed_tokens.",
-    "prefix_layers.#.norm1.": LANGUAGE + "layers.#.input_layernorm.",
-    "prefix_layers.#.norm2.": LANGUAGE + "layers.#.post_attention_layernorm.",
-    "expert_layers.#.norm1.": EXPERT + "layers.#.input_layernorm.",
-    "expert_layers.#.norm2.": EXPERT + "layers.#.post_attention_layernorm.",
+    **decoder_names("prefix_layers.", LANGUAGE + "layers."),
+    **decoder_names("expert_layers.", EXPERT + "layers."),
     "expert_layers.#.mlp.": EXPERT + "layers.#.mlp.",  # of mixtures, which only we have
     "expert_norm.": EXPERT + "norm.",
     "action_in.": "action_in_proj.",
     "action_out.": "action_out_proj.",
-} | {
-    f"{ours}_layers.#.{part}.": f"{theirs}layers.#.{their_part}."
-    for ours, theirs in (("prefix", LANGUAGE), ("expert", EXPERT))
-    for part, their_part in (
-        ("key_value.k", "self_attn.k_proj"),
-        ("key_value.v", "self_attn.v_proj"),
-        ("query.q", "self_attn.q_proj"),
-        ("query.o", "self_attn.o_proj"),
-        ("mlp.gate", "mlp.gate_proj"),
-        ("mlp.up", "mlp.up_proj"),
-        ("mlp.down", "mlp.down_proj"),
-    )
 }
 
 PI05_TABLE = TABLE | {"time_in.": "time_mlp_in.", "time_out.": "time_mlp_out."}
@@ -102,15 +80,5 @@ def naming(c: Pi0Config) -> Naming:
 
 def unused_shapes(c: Pi0Config) -> dict[str, tuple[int, ...]]:
     """What LeRobot's checkpoints hold and no output depends on, beside the copy of the embeddings."""
-    last = f"{ROOT}{LANGUAGE}layers.{c.depth - 1}."
-    attention = c.heads * c.head_dim
-    return {
-        last + "self_attn.q_proj.weight": (attention, c.width),
-        last + "self_attn.o_proj.weight": (c.width, attention),
-        last + "mlp.gate_proj.weight": (c.mlp, c.width),
-        last + "mlp.up_proj.weight": (c.mlp, c.width),
-        last + "mlp.down_proj.weight": (c.width, c.mlp),
-        last + "post_attention_layernorm.weight": (c.width,),
-        f"{ROOT}{LANGUAGE}norm.weight": (c.width,),
-        ROOT + HEADS[1]: (c.vocab_size, c.expert_width),
-    }
+    unused = beyond_keys(f"{ROOT}{LANGUAGE}layers.{c.depth - 1}.", language_config(c, c.width, c.mlp))
+    return unused | {f"{ROOT}{LANGUAGE}norm.weight": (c.width,), ROOT + HEADS[1]: (c.vocab_size, c.expert_width)}
