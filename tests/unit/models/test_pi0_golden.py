@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from pi0_reference import close, packed, sizes_of, velocity_and_loss
+from pi0_reference import sizes_of, velocity_and_loss
+from reference import close, packed
 from safetensors.torch import load_file
 
 from vlarge.contracts import InputError

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pi0_reference import close, packed, sizes_of, velocity_and_loss
+from pi0_reference import sizes_of, velocity_and_loss
+from reference import close, packed
 
 from vlarge.models.pi0.convert import from_lerobot, naming, to_lerobot
 from vlarge.models.pi0.model import Pi0
