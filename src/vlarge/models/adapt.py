@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -34,8 +35,12 @@ class LowRankLinear(nn.Linear):
         return F.linear(x, self.weight, self.bias) + self.scale * low
 
 
-def adapt(model: nn.Module, c: ModelConfig, parts: Parts) -> None:
-    """Freeze and add adapters as a recipe says. Raises InputError for a part or a projection that does not exist."""
+def adapt(model: Any, c: ModelConfig) -> None:
+    """Freeze and add adapters as a recipe says. Raises InputError for a part or a projection that does not exist.
+
+    model: a network with PARTS, see `registry.Family.build`.
+    """
+    parts = model.PARTS
     unknown = [name for name in c.freeze if name not in parts]
     if unknown:
         raise InputError(f"model.freeze: {c.name} has no part {unknown[0]!r}; parts: {', '.join(parts)}")

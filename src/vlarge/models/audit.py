@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 
 from vlarge.contracts import PackedBatch
-from vlarge.models.adapt import Parts, part_of
+from vlarge.models.adapt import part_of
 from vlarge.models.flow import keyed_draws
 
 MOST_NAMES = 6
@@ -42,9 +41,10 @@ class Audit:
         ]
 
 
-def audit(model: nn.Module, parts: Parts, batch: PackedBatch, forward_flops: float, num_draws: int) -> Audit:
+def audit(model: Any, batch: PackedBatch, forward_flops: float, num_draws: int) -> Audit:
     """Of a model on torch's meta device, which computes no number: what a batch like this one makes it learn."""
     dead = _without_gradient(model, batch, num_draws)
+    parts = model.PARTS
     trainable, frozen = dict.fromkeys(parts, 0), dict.fromkeys(parts, 0)
     for name, parameter in model.named_parameters():
         counts = trainable if parameter.requires_grad and name not in dead else frozen

@@ -17,7 +17,9 @@ def chosen(presets: Mapping[str, Any], model: ModelConfig, vocab_size: int) -> A
     names = ("action_horizon", "image_size", "max_action_dim", "num_experts")
     changes = {name: getattr(model, name) for name in names if getattr(model, name)}
     if "num_experts" in changes and not hasattr(presets[model.preset], "num_experts"):
-        raise InputError(f"model.num_experts is {model.num_experts}; {model.name} has no mixtures of experts: leave it 0")
+        raise InputError(
+            f"model.num_experts is {model.num_experts}; {model.name} has no mixtures of experts: leave it 0"
+        )
     sizes = replace(presets[model.preset], **changes)
     if vocab_size > sizes.vocab_size:
         raise InputError(f"the tokenizer has {vocab_size} tokens, preset {model.preset!r} takes {sizes.vocab_size}")

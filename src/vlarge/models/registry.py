@@ -19,7 +19,6 @@ class Family(Protocol):
     """What a model folder's `__init__` offers. `sizes` is the folder's own frozen dataclass."""
 
     NAMES: tuple[str, ...]
-    PARTS: dict[str, tuple[str, ...]]  # beginnings of parameters' names by part: vision, language, expert
 
     def resolve(self, model: ModelConfig, *, vocab_size: int, state_dim: int, action_dim: int) -> Any:
         """The sizes that a recipe, a tokenizer and a dataset ask for. Raises InputError."""
@@ -43,7 +42,7 @@ class Family(Protocol):
         """The sizes stored in a checkpoint. Raises InputError."""
 
     def build(self, sizes: Any) -> nn.Module:
-        """A new network. It also has `flow`, `attention`, `sample` and `embed_in_order`, as `pi0.model.Pi0` has."""
+        """A new network; it has what `pi0.model.Pi0` has: PARTS, config, flow, attention, sample, embed_in_order."""
 
     def image_tokens(self, sizes: Any) -> int:
         """Tokens of one image."""

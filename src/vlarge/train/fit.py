@@ -70,10 +70,10 @@ class Plan:
         family, batch = find_family(self.model_name), pack([_blank_sample(each) for each in self.preparations])
         model = self._adapted(build_model(self.model_name, self.sizes, torch.device("meta")))
         flops = family.forward_flops(self.sizes, batch, num_draws)
-        return audit(model, family.PARTS, batch, flops, num_draws)
+        return audit(model, batch, flops, num_draws)
 
     def _adapted(self, model: Any) -> Any:
-        adapt(model, self.model, find_family(self.model_name).PARTS)
+        adapt(model, self.model)
         model.attention = self.model.attention
         return model.train()
 

@@ -9,7 +9,6 @@ from torch import nn
 from vlarge.contracts import InputError
 from vlarge.models.adapt import LowRankLinear, adapt, merged, part_of
 from vlarge.models.config import ModelConfig
-from vlarge.models.pi0 import PARTS
 from vlarge.models.pi0.config import PRESETS
 from vlarge.models.pi0.model import Pi0
 
@@ -19,7 +18,7 @@ SIZES = replace(PRESETS["tiny"], depth=2, vision_depth=1, max_action_dim=3)
 def model_of(**settings: object) -> Pi0:
     torch.manual_seed(0)
     model = Pi0(SIZES)
-    adapt(model, ModelConfig(**settings), PARTS)  # type: ignore[arg-type]
+    adapt(model, ModelConfig(**settings))  # type: ignore[arg-type]
     return model
 
 
@@ -30,7 +29,7 @@ def trained(model: nn.Module) -> set[str]:
 def test_a_frozen_part_is_all_of_that_part() -> None:
     everything = trained(model_of())
     left = trained(model_of(freeze=("vision", "language")))
-    assert left == {name for name in everything if part_of(name, PARTS) == "expert"}
+    assert left == {name for name in everything if part_of(name, Pi0.PARTS) == "expert"}
 
 
 def test_adapters_are_all_that_is_trained_of_their_projections() -> None:
@@ -42,7 +41,7 @@ def test_adapters_are_all_that_is_trained_of_their_projections() -> None:
     assert "expert_layers.1.key_value.v" in adapted
     assert "vision.blocks.0.v" in adapted
     assert "expert_layers.0.query.q" not in adapted
-    assert all(part_of(name, PARTS) for name in names)
+    assert all(part_of(name, Pi0.PARTS) for name in names)
 
 
 @pytest.mark.parametrize("bias", [False, True])

@@ -14,7 +14,6 @@ from vlarge.models.pi0.model import Pi0 as build
 
 __all__ = [
     "NAMES",
-    "PARTS",
     "build",
     "check_dims",
     "embodiment_number",
@@ -29,8 +28,3 @@ __all__ = [
 ]
 
 NAMES = ("pi0", "pi05")
-PARTS = {
-    "vision": ("vision.", "projector."),
-    "language": ("embed.", "prefix_layers."),
-    "expert": ("expert_layers.", "expert_norm.", "action_in.", "action_out.", "state_in.", "time_in.", "time_out."),
-}

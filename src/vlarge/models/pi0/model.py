@@ -9,7 +9,7 @@ computed once. Papers: arXiv 2410.24164, 2504.16054; behaviour matched: openpi a
 from __future__ import annotations
 
 from functools import partial
-from typing import cast
+from typing import ClassVar, cast
 
 import numpy as np
 import torch
@@ -105,9 +105,17 @@ def language_config(c: Pi0Config, width: int, mlp: int) -> LanguageConfig:
 
 
 class Pi0(nn.Module):
-    """The whole policy network. `forward` predicts flow velocities for training; `sample` denoises action chunks."""
+    """The whole policy network. `forward` predicts flow velocities for training; `sample` denoises action chunks.
+
+    PARTS: beginnings of the parameters' names, by what may be frozen together.
+    """
 
     flow = PI0_FLOW
+    PARTS: ClassVar[dict[str, tuple[str, ...]]] = {
+        "vision": ("vision.", "projector."),
+        "language": ("embed.", "prefix_layers."),
+        "expert": ("state_in.", "action_in.", "time_in.", "time_out.", "expert_layers.", "expert_norm.", "action_out."),
+    }
 
     def __init__(self, config: Pi0Config) -> None:
         super().__init__()

@@ -22,6 +22,7 @@ from vlarge.models.augment import batch_images
 from vlarge.models.flow import PI0_FLOW, sample_ode, time_features
 from vlarge.models.language import DecoderLayer, KeysValues, LanguageConfig
 from vlarge.models.norm import RMSNorm
+from vlarge.models.precision import full_precision
 from vlarge.models.rotary import rotary_angles
 from vlarge.models.smolvla.config import SmolVLAConfig, image_tokens
 from vlarge.models.smolvla.connector import Connector
@@ -156,7 +157,7 @@ class SmolVLA(nn.Module):
         for i, (layer, keys_values) in enumerate(zip(self.expert_layers, context, strict=True)):
             x_SD = layer(x_SD, keys_values, joint if c.is_joint(i) else cross, layout)
         y = self.expert_norm(x_SD)
-        with torch.autocast(y.device.type, enabled=False):  # the velocity itself is always fp32
+        with full_precision(y.device):  # the velocity itself is always fp32
             return self.action_out(y)
 
     def embed_actions(self, noised_SA: Tensor, time_D: Tensor, layout: Layout) -> Tensor:
