@@ -55,8 +55,10 @@ class Prompt:
         return head, task.removesuffix("\n") if tail.startswith("\n") else task, tail
 
 
-# Eagle 2.5's chat template, then its processor, which replaces `<image-1>` by the image's tokens between marks; read in
-# Isaac-GR00T's and LeRobot 0.4.4's processing_eagle2_5_vl.py. There each image has 256 of the tokens that are one here.
+# Eagle 2.5's chat template, which writes `<image-1>` for an image, and its processor, which puts the image's 256 tokens
+# there (one of them here) between marks. The processor was read in Isaac-GR00T and LeRobot 0.4.4; the template, a file
+# of the model, in transformers' tests of a later Eagle, and it agrees with token counts published for N1.5. (The
+# processor's own py_apply_chat_template, which neither uses, ends the system's line before <|im_end|> too.)
 _CHAT = Prompt(
     before="<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n",
     image="<image {number}><img>" + IMAGE + "</img>",
@@ -69,11 +71,11 @@ PROMPTS = {
     "task_and_state": Prompt("Task: ", ", State: {state};\nAction: ", has_bos=True, is_cleaned=True),
     # π0, as openpi writes it. LeRobot does not clean the task.
     "task": Prompt(after="\n", has_bos=True, is_cleaned=True),
-    # SmolVLA, as LeRobot writes it; SmolVLM2's tokenizer puts nothing before a text.
+    # SmolVLA, as LeRobot writes it: before it, only what the tokenizer puts before every text.
     "instruction": Prompt(after="\n"),
-    # GR00T N1.5 as Isaac-GR00T trains it: of the list that its dataset has, GR00TTransform takes the first task.
+    # GR00T N1.5, as Isaac-GR00T trains it: of the list of tasks that a frame has, GR00TTransform takes the first.
     "chat": _CHAT,
-    # GR00T N1.5 as LeRobot 0.4 trains it, and as Isaac-GR00T's policy server asks it: str([task]).
+    # GR00T N1.5, as LeRobot 0.4 trains and asks it: str([task]). For an empty task that has words of its own.
     "chat_list": replace(_CHAT, is_listed=True),
 }
 DEFAULT = "task_and_state"
