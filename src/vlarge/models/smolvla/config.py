@@ -60,7 +60,7 @@ class SmolVLAConfig:
         return layer % self.self_attn_every == 0
 
 
-PROMPT = "task"  # one of `vlarge.data.tokens.PROMPTS`
+PROMPT = "instruction"  # one of `vlarge.data.prompts.PROMPTS`
 PRESETS = {
     "tiny": SmolVLAConfig(
         vocab_size=4373, width=128, depth=4, mlp=384, heads=4, kv_heads=2, head_dim=32, expert_width=96, expert_mlp=256,
