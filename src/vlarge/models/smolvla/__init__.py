@@ -8,6 +8,7 @@ from vlarge.models.smolvla.config import prompt as prompt
 from vlarge.models.smolvla.config import read_sizes as read_sizes
 from vlarge.models.smolvla.config import resolve as resolve
 from vlarge.models.smolvla.convert import from_lerobot as from_lerobot
+from vlarge.models.smolvla.convert import sizes_from_lerobot as sizes_from_lerobot
 from vlarge.models.smolvla.convert import to_lerobot as to_lerobot
 from vlarge.models.smolvla.flops import forward_flops as forward_flops
 from vlarge.models.smolvla.model import SmolVLA as build
@@ -24,6 +25,7 @@ __all__ = [
     "prompt",
     "read_sizes",
     "resolve",
+    "sizes_from_lerobot",
     "to_lerobot",
 ]
 
