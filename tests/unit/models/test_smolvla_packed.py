@@ -38,6 +38,7 @@ SIZES = replace(
 
 @pytest.fixture(scope="module")
 def model() -> SmolVLA:
+    torch.set_num_threads(1)
     torch.manual_seed(0)
     model = SmolVLA(SIZES)
     with torch.no_grad():
