@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -40,7 +40,7 @@ class Layout:
     state: Segments
     suffix: Segments
 
-    def to(self, device: torch.device) -> Layout:
+    def to(self, device: torch.device) -> Self:
         """The same layout with its index tensors on `device`."""
         moved: dict[str, Any] = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
         return replace(self, **moved)

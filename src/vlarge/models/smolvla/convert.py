@@ -1,9 +1,9 @@
 """SmolVLA weights by LeRobot's names ↔ ours: strict, by one table; and the sizes of a checkpoint of LeRobot's.
 
-What the reference stores and never uses is not part of our model: the language head, all of the last language layer but
-its keys and values, the language model's final norm. Reading drops it; writing puts zeros there, so that LeRobot's
-strict loading is content. Checkpoints from before LeRobot 0.4 also hold statistics of their datasets, which are no part
-of a network (LeRobot moves them to its processors): reading drops them too.
+What the reference stores and never uses is not part of our model: the language head (which is not tied to the
+embeddings), all of the last language layer but its keys and values, the language model's final norm. Reading drops it;
+writing puts zeros there, so that LeRobot's strict loading is content. Older checkpoints also hold statistics of their
+datasets, which are no part of a network (LeRobot moves them to its processors): reading drops them too.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ keys and values: nothing reads its output. Paper: arXiv 2506.01844; behaviour ma
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 import numpy as np
 import torch
@@ -115,8 +115,7 @@ class SmolVLA(nn.Module):
         return sample_ode(velocity, noise_SA, self.flow, self.config.denoise_steps)
 
     def lay_out(self, batch: PackedBatch, num_draws: int) -> Layout:
-        layout: Any = lay_out(batch, image_tokens(self.config), num_draws, self.attention)
-        return layout.to(self.device)
+        return lay_out(batch, image_tokens(self.config), num_draws, self.attention).to(self.device)
 
     @property
     def device(self) -> torch.device:
