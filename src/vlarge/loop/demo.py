@@ -21,7 +21,7 @@ from vlarge.evaluate.run import run as evaluate
 from vlarge.evaluate.verdict import gate
 from vlarge.loop.record import record
 from vlarge.loop.report import write_report
-from vlarge.policy.files import write_json
+from vlarge.policy.lerobot import write_json
 from vlarge.recipe import Recipe
 from vlarge.train.run_dir import check_no_file
 from vlarge.train.trainer import Trainer

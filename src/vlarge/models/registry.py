@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from importlib.metadata import entry_points
 from typing import Any, Protocol
 
@@ -48,6 +48,15 @@ class Family(Protocol):
         """Tokens of one image."""
 
     def forward_flops(self, sizes: Any, batch: PackedBatch, num_draws: int) -> float: ...
+
+    def foreign_sizes(self, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> Any:
+        """The sizes of another project's checkpoint: its config.json and its weights' shapes. Raises InputError."""
+
+    def lerobot_config(self, sizes: Any, max_text_tokens: int) -> dict[str, Any]:
+        """What LeRobot's configuration of this model has beside its features."""
+
+    def lerobot_steps(self, sizes: Any, max_text_tokens: int) -> list[tuple[str, dict[str, Any]]]:
+        """LeRobot's processor steps before the network, by their registered names, the normalizer's left empty."""
 
     def from_lerobot(self, theirs: dict[str, Tensor], ours: dict[str, Tensor], sizes: Any) -> dict[str, Tensor]: ...
 

@@ -1,15 +1,15 @@
 """The files of a policy, in LeRobot's layout: one folder `pretrained_model` with everything that acting needs.
 
-config.json                  the kind of policy, its features, and our sizes under "vlarge"
-model.safetensors            weights by LeRobot's names
+model.safetensors            weights, by LeRobot's names where LeRobot has such a model
+config.json, policy_*        what LeRobot needs to act with them (`policy.lerobot`)
 train_config.json            the recipe that made them
-policy_preprocessor.json     for each embodiment: cameras, image size, prompt, statistics
+vlarge.json                  what vlarge needs: sizes; for each embodiment cameras, image size, prompt, statistics
+README.md                    the card: what it is, where its first weights come from, under which licence
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,23 +17,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vlarge.contracts import ACTION, STATE, InputError
+from vlarge.contracts import InputError
 from vlarge.data.transforms import Preparation
 from vlarge.models.registry import find_family
+from vlarge.policy import foreign
+from vlarge.policy.card import Origin, write_card
+from vlarge.policy.lerobot import CONFIG, read_json, write_json, write_lerobot
+from vlarge.policy.weights import read_tensors, write_tensors
 
-CONFIG, WEIGHTS, RECIPE, PREPARATION = (
-    "config.json",
-    "model.safetensors",
-    "train_config.json",
-    "policy_preprocessor.json",
-)
+OWN, RECIPE = "vlarge.json", "train_config.json"
 
 
 @dataclass(frozen=True)
 class PolicyFiles:
     """A policy folder, read: `build` makes the network with its weights.
 
-    preparations: by the name of the embodiment that they are for; at least one.
+    preparations: by the name of the embodiment that they are for; none for weights of another project that come without
+    statistics. origin: where its first weights come from.
     """
 
     folder: Path
@@ -41,17 +41,19 @@ class PolicyFiles:
     sizes: Any
     preparations: dict[str, Preparation]
     step: int
+    origin: Origin | None
 
     @property
-    def first(self) -> Preparation:
-        """Any of them, for what they have in common: sizes and tokenizer."""
-        return next(iter(self.preparations.values()))
+    def first(self) -> Preparation | None:
+        """Any of the preparations, for what they have in common: tokenizer and prompt."""
+        return next(iter(self.preparations.values()), None)
 
     def build(self, device: torch.device) -> nn.Module:
         """The network in evaluation mode. Raises InputError listing every key that does not fit."""
         model = build_model(self.model_name, self.sizes, torch.device("meta"))
-        weights = {name: value.to(device, torch.float32) for name, value in read_weights(self, model).items()}
-        model.load_state_dict(weights, assign=True)
+        theirs = read_tensors(self.folder)
+        ours = find_family(self.model_name).from_lerobot(theirs, model.state_dict(), self.sizes)
+        model.load_state_dict({k: v.to(device, torch.float32) for k, v in ours.items()}, assign=True)
         return model.eval()
 
 
@@ -70,93 +72,71 @@ def write_policy(
     preparations: Mapping[str, Preparation],
     recipe: dict[str, Any],
     step: int,
+    origin: Origin | None = None,
 ) -> None:
     """Fill `folder` (created here) with the files above."""
-    from safetensors.torch import save_file
-
     folder.mkdir(parents=True)
-    theirs = find_family(model_name).to_lerobot({k: v.detach().cpu() for k, v in weights.items()}, sizes)
-    save_file({k: v.contiguous() for k, v in theirs.items()}, folder / WEIGHTS, metadata={"format": "pt"})
-    horizon = next(iter(preparations.values())).action_horizon
-    config = {
-        "type": model_name,
-        "chunk_size": horizon,
-        "n_action_steps": horizon,
-        **_features(list(preparations.values())),
-        "vlarge": {"sizes": asdict(sizes), "step": step},
+    family, first = find_family(model_name), next(iter(preparations.values()))
+    write_tensors(folder, family.to_lerobot({k: v.detach().cpu() for k, v in weights.items()}, sizes))
+    length = first.max_text_tokens
+    write_lerobot(folder, model_name, first, family.lerobot_config(sizes, length), family.lerobot_steps(sizes, length))
+    own = {
+        "model": model_name,
+        "sizes": asdict(sizes),
+        "step": step,
+        "origin": origin and asdict(origin),
+        "embodiments": {name: p.to_json() for name, p in preparations.items()},
     }
-    write_json(folder / CONFIG, config)
-    write_json(folder / PREPARATION, {"embodiments": {name: p.to_json() for name, p in preparations.items()}})
+    write_json(folder / OWN, own)
     write_json(folder / RECIPE, recipe)
+    write_card(folder, model_name, step, list(preparations), origin)
 
 
-def _features(preparations: Sequence[Preparation]) -> dict[str, Any]:
-    # What LeRobot's config.json says: every camera of any embodiment, the widest state and action.
-    features: dict[str, Any] = {
-        p.chain.camera(key): {"type": "VISUAL", "shape": [3, p.image_size, p.image_size]}
-        for p in preparations
-        for key in p.cameras
-    }
-    features[STATE] = {"type": "STATE", "shape": [max(p.state_normalizer.dim for p in preparations)]}
-    action = {"type": "ACTION", "shape": [max(p.action_normalizer.dim for p in preparations)]}
-    return {"input_features": features, "output_features": {ACTION: action}}
+def read_policy(path: Path, model_name: str = "") -> PolicyFiles:
+    """Open a policy folder, a checkpoint, or a run directory (its last checkpoint). Weights are not read yet.
 
-
-def read_policy(path: Path) -> PolicyFiles:
-    """Open a policy folder, a checkpoint, or a run directory (its last checkpoint). Weights are not read yet."""
+    Also LeRobot's, openpi's and Isaac-GR00T's; model_name says which model it is where their config.json does not.
+    """
     folder = find_policy_folder(path)
-    config = read_json(folder / CONFIG)
-    own = config.get("vlarge")
-    if not isinstance(own, dict) or "sizes" not in own or not isinstance(config.get("type"), str):
-        raise InputError(f"{folder / CONFIG} holds a {config.get('type', 'nameless')!r} policy not written by vlarge")
+    if not (folder / OWN).is_file():
+        return _read_foreign(folder, model_name)
+    own = read_json(folder / OWN)
+    if not isinstance(own.get("model"), str) or not isinstance(own.get("sizes"), dict):
+        raise InputError(f"{folder / OWN} names no model and sizes; use another checkpoint")
     return PolicyFiles(
         folder=folder,
-        model_name=config["type"],
-        sizes=find_family(config["type"]).read_sizes(own["sizes"]),
-        preparations=_read_preparations(folder / PREPARATION),
+        model_name=own["model"],
+        sizes=find_family(own["model"]).read_sizes(own["sizes"]),
+        preparations=_read_preparations(folder / OWN, own.get("embodiments")),
         step=int(own.get("step", 0)),
+        origin=Origin(**own["origin"]) if own.get("origin") else None,
     )
 
 
-def _read_preparations(path: Path) -> dict[str, Preparation]:
-    embodiments = read_json(path).get("embodiments")
+def _read_preparations(path: Path, embodiments: Any) -> dict[str, Preparation]:
     if not isinstance(embodiments, dict) or not embodiments:
-        raise InputError(f"{path} names no embodiment; was this checkpoint written by vlarge?")
+        raise InputError(f"{path} names no embodiment; use another checkpoint")
     return {name: Preparation.from_json(each) for name, each in embodiments.items()}
 
 
-def read_weights(files: PolicyFiles, model: nn.Module) -> dict[str, Tensor]:
-    """The stored weights by our names, strictly."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        theirs = load_file(files.folder / WEIGHTS)
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"cannot read {files.folder / WEIGHTS}: {error}; use another checkpoint") from error
-    return find_family(files.model_name).from_lerobot(theirs, model.state_dict(), files.sizes)
+def _read_foreign(folder: Path, model_name: str) -> PolicyFiles:
+    name, sizes, preparation = foreign.read(folder, model_name)
+    return PolicyFiles(
+        folder=folder,
+        model_name=name,
+        sizes=sizes,
+        preparations={foreign.EMBODIMENT: preparation} if preparation else {},
+        step=0,
+        origin=foreign.origin(folder),
+    )
 
 
 def find_policy_folder(path: Path) -> Path:
     """The `pretrained_model` folder that a path of any kind means. Raises InputError with the places looked in."""
     places = [path, path / "pretrained_model", path / "checkpoints" / "last" / "pretrained_model"]
     for place in places:
-        if (place / CONFIG).is_file():
+        if (place / CONFIG).is_file() or (place / OWN).is_file():
             return place
     if not path.exists():
         raise InputError(f"no such policy: {path}")
     raise InputError(f"{path} holds no policy: no {CONFIG} in it, in pretrained_model/ or in checkpoints/last/")
-
-
-def write_json(path: Path, data: Any) -> None:
-    path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot read {path}: {error}; use another checkpoint") from error
-    if not isinstance(data, dict):
-        raise InputError(f"{path} should hold a JSON object")
-    return data

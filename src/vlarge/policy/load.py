@@ -33,6 +33,10 @@ def load_policy(path: str | Path, device: str = "cpu", embodiment: str = "") -> 
 def load_policies(path: str | Path, device: str = "cpu") -> dict[str, CheckpointPolicy]:
     """The same for every embodiment that it knows, over one network."""
     files = read_policy(Path(path))
+    if not files.preparations:
+        raise InputError(
+            f"{path} has no statistics of a robot, or no tokenizer.json beside them: fine-tune it with model.init first"
+        )
     model = files.build(torch.device(device))
     return {name: CheckpointPolicy(files, name, model, torch.device(device)) for name in files.preparations}
 

@@ -19,7 +19,8 @@ class RunConfig:
 class TrainConfig:
     """batch_size is global: samples per optimizer step over all processes. Learning rates are never scaled for you.
 
-    dtype: "bf16" runs matrix products in bfloat16 with fp32 master weights, "fp32" everything in fp32.
+    dtype: "bf16" runs matrix products in bfloat16 with fp32 master weights, "fp32" everything in fp32; "auto" is bf16
+    where the hardware is fast at it.
     micro_batch_tokens: above 0, a process works through its share of a step in micro-batches of at most so many tokens
     (images, text, and the action steps of every draw), which bounds memory and changes no result.
     suffixes_per_prefix: noise and time draws per sample and step; they share one pass over images and text.
@@ -31,7 +32,7 @@ class TrainConfig:
     steps: int = setting(1000, least=1)
     batch_size: int = setting(32, least=1)
     micro_batch_tokens: int = setting(0, least=0)
-    dtype: str = "bf16"
+    dtype: str = "auto"
     device: str = "auto"
     lr: float = setting(1e-3, above=0, below=1)
     lr_min: float = setting(1e-5, least=0, below=1)

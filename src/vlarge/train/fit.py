@@ -16,7 +16,7 @@ from vlarge.data.hub import resolve
 from vlarge.data.index import Dataset
 from vlarge.data.pack import pack
 from vlarge.data.stats import FeatureStats, dataset_stats
-from vlarge.data.tokens import load_tokenizer
+from vlarge.data.tokens import Tokenizer, load_tokenizer
 from vlarge.data.transforms import Chain, Normalizer, Preparation
 from vlarge.data.transforms.configure import camera_slots, chain_for, prepared_stats
 from vlarge.models.adapt import adapt
@@ -97,12 +97,13 @@ def fit(recipe: Recipe, datasets: Sequence[Dataset]) -> Plan:
     init = _initial_policy(recipe)
     parts = _parts(recipe.data, datasets, init)
     chains = [_chain(part, recipe.data.index_dir) for part in parts]
-    tokenizer = init.first.tokenizer if init else load_tokenizer(recipe.data.tokenizer)
+    first = init.first if init else None
+    tokenizer = first.tokenizer if first else _tokenizer(recipe.data, init)
     family = find_family(recipe.model.name)
     dims = {"state_dim": _state_dim(parts, chains), "action_dim": _action_dim(parts, chains)}
     sizes = init.sizes if init else family.resolve(recipe.model, vocab_size=tokenizer.vocab_size, **dims)
     family.check_dims(sizes, **dims)
-    max_text_tokens = init.first.max_text_tokens if init else recipe.data.max_text_tokens
+    max_text_tokens = first.max_text_tokens if first else recipe.data.max_text_tokens
     places = _places(parts, chains)
     numbers = _embodiment_numbers(parts, family, sizes)
     stats = _stats(parts, chains, sizes.action_horizon, recipe.data.index_dir)
@@ -118,7 +119,7 @@ def fit(recipe: Recipe, datasets: Sequence[Dataset]) -> Plan:
             action_normalizer=Normalizer(recipe.data.normalization, own[ACTION]),
             max_text_tokens=max_text_tokens,
             chain=chain,
-            prompt=init.first.prompt if init else family.prompt(sizes),
+            prompt=first.prompt if first else family.prompt(sizes),
             embodiment=numbers[part.embodiment],
             padding=family.padding(sizes),
         )
@@ -158,10 +159,22 @@ def embodiment_names(parts: Sequence[MixturePart]) -> list[str]:
 def _initial_policy(recipe: Recipe) -> PolicyFiles | None:
     if not recipe.model.init:
         return None
-    init = read_policy(resolve(recipe.model.init, repo_type="model"))
+    init = read_policy(resolve(recipe.model.init, repo_type="model"), recipe.model.name)
     if init.model_name != recipe.model.name:
         raise InputError(f"model.init holds a {init.model_name!r} policy, the recipe asks for {recipe.model.name!r}")
     return init
+
+
+def _tokenizer(data: DataConfig, init: PolicyFiles | None) -> Tokenizer:
+    # The recipe's: there is no policy to start from, or it came without one.
+    if init and data.tokenizer == "bytes":
+        raise InputError(
+            f"{init.folder} brings no tokenizer: set data.tokenizer to the tokenizer.json that it was trained with"
+        )
+    tokenizer = load_tokenizer(data.tokenizer)
+    if init and tokenizer.vocab_size > init.sizes.vocab_size:
+        raise InputError(f"the tokenizer has {tokenizer.vocab_size} tokens, model.init takes {init.sizes.vocab_size}")
+    return tokenizer
 
 
 def _parts(data: DataConfig, datasets: Sequence[Dataset], init: PolicyFiles | None) -> list[_Part]:
@@ -178,7 +191,7 @@ def _known_name(preparations: Mapping[str, Preparation], config: MixturePart, na
     # The policy's name of this embodiment; None for one that the recipe names and the policy has never seen.
     if name in preparations:
         return name
-    if config.embodiment:
+    if config.embodiment or not preparations:
         return None
     if len(preparations) > 1:
         raise InputError(

@@ -251,6 +251,7 @@ class Trainer:
         write_policy(
             folder, model_name=self.plan.model_name, sizes=self.plan.sizes, weights=merged(self.model, self.ema.state),
             preparations=self.plan.by_embodiment, recipe=dataclasses.asdict(self.recipe), step=self.step,
+            origin=self.plan.init.origin if self.plan.init else None,
         )  # fmt: skip
 
     def _replaced(self) -> dict[str, Any]:

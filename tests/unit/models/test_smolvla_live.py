@@ -17,8 +17,9 @@ from smolvla_reference import sizes_of, velocity_and_loss
 from vlarge.contracts import InputError
 from vlarge.data.transforms import resize_with_pad
 from vlarge.models import smolvla
+from vlarge.models.smolvla.checkpoint import foreign_sizes
 from vlarge.models.smolvla.config import PRESETS
-from vlarge.models.smolvla.convert import from_lerobot, naming, sizes_from_lerobot, to_lerobot
+from vlarge.models.smolvla.convert import from_lerobot, naming, to_lerobot
 from vlarge.models.smolvla.model import SmolVLA
 
 
@@ -86,7 +87,7 @@ def test_sizes_of_a_small_checkpoint(reference: ModuleType) -> None:
     heads = {"head_dim": c["head_dim"], "vision_heads": c["vision"]["heads"]}
     settings = vars(theirs.config) | heads
     shapes = {name: tuple(value.shape) for name, value in theirs.state_dict().items()}
-    assert sizes_from_lerobot(settings, shapes) == sizes_of(c)
+    assert foreign_sizes(settings, shapes) == sizes_of(c)
 
 
 @pytest.mark.parametrize(("height", "width"), [(48, 64), (64, 48), (13, 29)])
@@ -107,7 +108,7 @@ def full(reference: ModuleType) -> tuple[dict[str, Any], dict[str, tuple[int, ..
 
 def test_the_base_preset_is_the_published_model(full: tuple[dict[str, Any], dict[str, tuple[int, ...]]]) -> None:
     settings, shapes = full
-    sizes = sizes_from_lerobot(settings, shapes)
+    sizes = foreign_sizes(settings, shapes)
     assert sizes == PRESETS["base"]
     with torch.device("meta"):
         ours = SmolVLA(sizes)
@@ -141,4 +142,4 @@ def test_what_does_not_add_up_is_refused(
 ) -> None:
     changed = {name: shape for name, shape in (full[1] | shapes).items() if shape}
     with pytest.raises(InputError, match=words):
-        sizes_from_lerobot(full[0] | settings, changed)
+        foreign_sizes(full[0] | settings, changed)

@@ -90,7 +90,7 @@ def test_actions_come_back_in_raw_units(checkpoint: Path) -> None:
 def test_relative_actions_start_from_the_state_that_was_seen(checkpoint: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(checkpoint, copy)
-    file = copy / "checkpoints" / "last" / "pretrained_model" / "policy_preprocessor.json"
+    file = copy / "checkpoints" / "last" / "pretrained_model" / "vlarge.json"
     stored = json.loads(file.read_text())
     stored["embodiments"]["arm"]["stages"] = [{"stage": "relative", "dims": [0, 1]}]
     file.write_text(json.dumps(stored))
@@ -120,7 +120,7 @@ def test_what_is_no_policy_is_refused(tmp_path: Path, checkpoint: Path) -> None:
     with pytest.raises(InputError, match="holds no policy"):
         load_policy(tmp_path)
     (tmp_path / "config.json").write_text('{"type": "act"}')
-    with pytest.raises(InputError, match="holds a 'act' policy not written by vlarge"):
+    with pytest.raises(InputError, match="holds a 'act' policy: there is no model 'act'; known are"):
         load_policy(tmp_path)
     weights = checkpoint / "checkpoints/last/pretrained_model/model.safetensors"
     whole = weights.read_bytes()
@@ -148,8 +148,8 @@ def test_the_queue_hands_out_some_of_a_chunk_or_all() -> None:
 @pytest.mark.parametrize(
     ("file", "change", "message"),
     [
-        ("config.json", {"type": None}, "not written by vlarge"),
-        ("policy_preprocessor.json", {"embodiments": {}}, "names no embodiment"),
+        ("vlarge.json", {"model": None}, "names no model and sizes"),
+        ("vlarge.json", {"embodiments": {}}, "names no embodiment"),
     ],
 )
 def test_damaged_metadata_is_named(checkpoint: Path, tmp_path: Path, file: str, change: dict, message: str) -> None:
@@ -165,7 +165,7 @@ def test_damaged_metadata_is_named(checkpoint: Path, tmp_path: Path, file: str, 
 def test_a_damaged_preparation_is_named(checkpoint: Path, tmp_path: Path, change: dict) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(checkpoint, copy)
-    path = copy / "checkpoints" / "last" / "pretrained_model" / "policy_preprocessor.json"
+    path = copy / "checkpoints" / "last" / "pretrained_model" / "vlarge.json"
     stored = json.loads(path.read_text())
     stored["embodiments"]["arm"] |= change
     path.write_text(json.dumps(stored))

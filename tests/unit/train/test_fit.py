@@ -13,7 +13,8 @@ import torch
 
 from vlarge import recipe as recipes
 from vlarge.contracts import InputError
-from vlarge.policy.files import read_json, write_policy
+from vlarge.policy.files import write_policy
+from vlarge.policy.lerobot import read_json
 from vlarge.recipe import Recipe
 from vlarge.train.feeding import open_data
 from vlarge.train.fit import fit

@@ -1,5 +1,8 @@
 """π0 and π0.5: vision tower, prefix transformer, action expert, flow matching."""
 
+from vlarge.models.pi0.checkpoint import foreign_sizes as foreign_sizes
+from vlarge.models.pi0.checkpoint import lerobot_config as lerobot_config
+from vlarge.models.pi0.checkpoint import lerobot_steps as lerobot_steps
 from vlarge.models.pi0.config import check_dims as check_dims
 from vlarge.models.pi0.config import embodiment_number as embodiment_number
 from vlarge.models.pi0.config import image_tokens as image_tokens
@@ -17,9 +20,12 @@ __all__ = [
     "build",
     "check_dims",
     "embodiment_number",
+    "foreign_sizes",
     "forward_flops",
     "from_lerobot",
     "image_tokens",
+    "lerobot_config",
+    "lerobot_steps",
     "padding",
     "prompt",
     "read_sizes",

@@ -1,0 +1,85 @@
+"""Policy folders of other projects: LeRobot's, openpi's (PyTorch) and Isaac-GR00T's, as ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vlarge.contracts import ACTION, STATE, InputError
+from vlarge.data.hub import resolve
+from vlarge.data.tokens import load_tokenizer
+from vlarge.data.transforms import Normalizer, Preparation
+from vlarge.models.registry import Family, find_family
+from vlarge.policy.card import Origin, licence_of
+from vlarge.policy.lerobot import CONFIG, PREPROCESSOR, cameras_of, read_json, read_methods, read_statistics
+from vlarge.policy.weights import read_shapes
+
+EMBODIMENT = "lerobot"  # what the robot of such a folder is called
+OUR_NAMES = {"gr00t_n1_5": "gr00t"}  # their kinds of policy that have another name here
+
+
+def read(folder: Path, model_name: str) -> tuple[str, Any, Preparation | None]:
+    """The model's name, its sizes, and how observations are prepared where the folder has statistics and a tokenizer.
+
+    model_name: what it is where config.json does not say. Raises InputError for a model that is not known here.
+    """
+    config = read_json(folder / CONFIG)
+    said = config.get("type") or config.get("model_type") or model_name
+    if not isinstance(said, str) or not said:
+        raise InputError(f"{folder / CONFIG} does not say which model it is: set model.name")
+    name = OUR_NAMES.get(said, said)
+    try:
+        family = find_family(name)
+    except InputError as error:
+        raise InputError(f"{folder / CONFIG} holds a {said!r} policy: {error}") from error
+    sizes = family.foreign_sizes(config, read_shapes(folder))
+    return name, sizes, _preparation(folder, config, family, sizes)
+
+
+def origin(folder: Path) -> Origin:
+    """Where its weights come from: the folder itself."""
+    return Origin(_source(folder), licence_of(folder))
+
+
+def _source(folder: Path) -> str:
+    # A snapshot in Hugging Face's cache goes by its id and commit.
+    for parent in folder.parents:
+        if parent.name.startswith("models--"):
+            return f"hf://{parent.name.removeprefix('models--').replace('--', '/')}@{folder.name}"
+    return folder.name
+
+
+def _preparation(folder: Path, config: Mapping[str, Any], family: Family, sizes: Any) -> Preparation | None:
+    stats = read_statistics(folder)
+    tokenizer = _tokenizer(folder)
+    if not stats or tokenizer is None:
+        return None
+    state, action = read_methods(config)
+    return Preparation(
+        image_size=sizes.image_size,
+        action_horizon=sizes.action_horizon,
+        cameras=cameras_of(config),
+        tokenizer=tokenizer,
+        state_normalizer=Normalizer(state, stats[STATE]),
+        action_normalizer=Normalizer(action, stats[ACTION]),
+        max_text_tokens=int(config.get("tokenizer_max_length", 200)),
+        prompt=family.prompt(sizes),
+        padding=family.padding(sizes),
+    )
+
+
+def _tokenizer(folder: Path) -> Any:
+    """From the folder itself, or from the local cache under the name that LeRobot's processor gives."""
+    if (folder / "tokenizer.json").is_file() or (folder / "tokenizer.model").is_file():
+        return load_tokenizer(str(folder))
+    if not (folder / PREPROCESSOR).is_file():
+        return None
+    for step in read_json(folder / PREPROCESSOR).get("steps", []):
+        name = step.get("config", {}).get("tokenizer_name")
+        if isinstance(name, str):
+            try:
+                return load_tokenizer(str(resolve(f"hf://{name}", repo_type="model")))
+            except InputError:
+                return None
+    return None
