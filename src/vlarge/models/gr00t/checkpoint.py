@@ -1,0 +1,149 @@
+"""The sizes of a checkpoint of Isaac-GR00T's, from its config.json and the shapes of its weights.
+
+config.json has the head's sizes; the vision tower's and the language model's are in the shapes only. What is in neither
+is the same in every N1.5: heads of the vision tower, and the ids of its tokenizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isqrt
+from typing import Any
+
+from vlarge.contracts import InputError
+from vlarge.models.gr00t.config import PRESETS, GrootConfig
+from vlarge.models.gr00t.convert import DENOISER, EAGLE, LANGUAGE, LEROBOT, VISION
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+# What N1.5 is, where config.json leaves a choice: other values mean another network.
+CHOICES: dict[tuple[str, ...], Any] = {
+    ("backbone_cfg", "project_to_dim"): None,
+    ("action_head_cfg", "use_vlln"): True,
+    ("action_head_cfg", "add_pos_embed"): True,
+    ("action_head_cfg", "diffusion_model_cfg", "interleave_self_attention"): True,
+    ("action_head_cfg", "diffusion_model_cfg", "norm_type"): "ada_norm",
+    ("action_head_cfg", "diffusion_model_cfg", "positional_embeddings"): None,
+    ("action_head_cfg", "vl_self_attention_cfg", "positional_embeddings"): None,
+}
+
+
+def sizes_from_gr00t(config: dict[str, Any], shapes: Shapes) -> GrootConfig:
+    """config: the parsed config.json. shapes: of each weight, by its name, with or without LeRobot's prefix.
+
+    Raises InputError where something is missing, where the two do not agree, or for a network that is not N1.5's.
+    """
+    shapes = {name.removeprefix(LEROBOT): shape for name, shape in shapes.items()}
+    for path, value in CHOICES.items():
+        if (found := _said(config, *path)) != value:
+            raise InputError(f"config.json has {'.'.join(path)} {found!r}; GR00T N1.5 has {value!r}")
+    sizes = GrootConfig(**_language(shapes), **_vision(shapes), **_head(config))
+    wrong = [
+        f"{name} {said} in config.json, {found} in the weights"
+        for name, (said, found) in _told_twice(config, sizes, shapes).items()
+        if said != found
+    ]
+    if wrong:
+        raise InputError(f"the checkpoint's config.json does not fit its weights: {'; '.join(wrong)}")
+    return sizes
+
+
+def _said(config: Any, *path: str) -> Any:
+    for key in path:
+        if not isinstance(config, dict) or key not in config:
+            raise InputError(f"config.json has no {'.'.join(path)}: it is not of a GR00T N1.5 checkpoint")
+        config = config[key]
+    return config
+
+
+def _shape(shapes: Shapes, name: str, num_dims: int) -> tuple[int, ...]:
+    if len(shapes.get(name, ())) != num_dims:
+        raise InputError(f"the checkpoint has no weight {name} of {num_dims} dimensions: it is not of GR00T N1.5")
+    return shapes[name]
+
+
+def _count(shapes: Shapes, beginning: str, end: str) -> int:
+    return sum(name.startswith(beginning) and name.endswith(end) for name in shapes)
+
+
+def _language(shapes: Shapes) -> dict[str, int]:
+    layer = LANGUAGE + "layers.0."
+    name = f"{EAGLE}language_model.lm_head.weight"  # tied, it may be the only one
+    vocab_size, width = _shape(shapes, LANGUAGE + "embed_tokens.weight" if name not in shapes else name, 2)
+    (head_dim,) = _shape(shapes, layer + "self_attn.q_norm.weight", 1)
+    released = PRESETS["n1.5-3b"]
+    return {
+        "vocab_size": vocab_size,
+        "width": width,
+        "depth": _count(shapes, LANGUAGE + "layers.", ".input_layernorm.weight"),
+        "mlp": _shape(shapes, layer + "mlp.gate_proj.weight", 2)[0],
+        "heads": _shape(shapes, layer + "self_attn.q_proj.weight", 2)[0] // head_dim,
+        "kv_heads": _shape(shapes, layer + "self_attn.k_proj.weight", 2)[0] // head_dim,
+        "head_dim": head_dim,
+        "image_token": released.image_token,
+        "pad_token": released.pad_token,
+    }
+
+
+def _vision(shapes: Shapes) -> dict[str, int]:
+    width, _, patch, _ = _shape(shapes, VISION + "embeddings.patch_embedding.weight", 4)
+    num_patches, _ = _shape(shapes, VISION + "embeddings.position_embedding.weight", 2)
+    return {
+        "vision_width": width,
+        "vision_depth": _count(shapes, VISION + "encoder.layers.", ".layer_norm1.weight"),
+        "vision_mlp": _shape(shapes, VISION + "encoder.layers.0.mlp.fc1.weight", 2)[0],
+        "vision_heads": PRESETS["n1.5-3b"].vision_heads,
+        "patch": patch,
+        "image_size": isqrt(num_patches) * patch,
+    }
+
+
+def _head(config: dict[str, Any]) -> dict[str, int]:
+    head = "action_head_cfg"
+    names = {
+        "vl_depth": (head, "vl_self_attention_cfg", "num_layers"),
+        "vl_heads": (head, "vl_self_attention_cfg", "num_attention_heads"),
+        "dit_depth": (head, "diffusion_model_cfg", "num_layers"),
+        "dit_heads": (head, "diffusion_model_cfg", "num_attention_heads"),
+        "dit_head_dim": (head, "diffusion_model_cfg", "attention_head_dim"),
+        "head_width": (head, "hidden_size"),
+        "future_tokens": (head, "num_target_vision_tokens"),
+        "num_embodiments": (head, "max_num_embodiments"),
+        "action_horizon": ("action_horizon",),
+        "max_action_dim": ("action_dim",),
+        "max_state_dim": (head, "max_state_dim"),
+        "max_positions": (head, "max_seq_len"),
+        "time_buckets": (head, "num_timestep_buckets"),
+        "denoise_steps": (head, "num_inference_timesteps"),
+    }
+    sizes = {size: _said(config, *path) for size, path in names.items()}
+    for size, value in sizes.items():
+        if not isinstance(value, int) or value < 1:
+            raise InputError(f"config.json has {'.'.join(names[size])} {value!r}; it must be a number of at least 1")
+    return sizes
+
+
+def _told_twice(config: dict[str, Any], c: GrootConfig, shapes: Shapes) -> dict[str, tuple[Any, Any]]:
+    # What config.json says beside what the weights say.
+    head, features = "action_head.", "action_head.vl_self_attention.transformer_blocks."
+    robots, state_dim, hidden = _shape(shapes, head + "state_encoder.layer1.W", 3)
+    return {
+        "select_layer": (_said(config, "backbone_cfg", "select_layer"), c.depth),
+        "robots": (c.num_embodiments, robots),
+        "max_state_dim": (c.max_state_dim, state_dim),
+        "hidden_size": (c.head_width, hidden),
+        "action_dim": (c.max_action_dim, _shape(shapes, head + "action_encoder.W1.W", 3)[1]),
+        "width of the denoiser": (c.dit_width, _shape(shapes, DENOISER + "proj_out_2.weight", 2)[1]),
+        "output_dim": (
+            _said(config, "action_head_cfg", "diffusion_model_cfg", "output_dim"),
+            _shape(shapes, DENOISER + "proj_out_2.weight", 2)[0],
+        ),
+        "layers of the denoiser": (c.dit_depth, _count(shapes, DENOISER + "transformer_blocks.", ".to_q.weight")),
+        "layers of vl_self_attention": (c.vl_depth, _count(shapes, features, ".to_q.weight")),
+        "width of vl_self_attention": (
+            c.vl_heads * _said(config, "action_head_cfg", "vl_self_attention_cfg", "attention_head_dim"),
+            c.width,
+        ),
+        "future tokens": (c.future_tokens, _shape(shapes, head + "future_tokens.weight", 2)[0]),
+        "positions": (c.max_positions, _shape(shapes, head + "position_embedding.weight", 2)[0]),
+    }

@@ -1,0 +1,157 @@
+"""Sizes of GR00T N1.5, and their presets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from vlarge.contracts import InputError
+from vlarge.models.config import ModelConfig
+
+PROMPT = "task"  # which of `vlarge.data.tokens.PROMPTS` it reads
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrootConfig:
+    """vocab_size to head_dim: the language model. vl_*: blocks of the head over its features. dit_*: the denoiser.
+
+    image_token: the id in a text that an image's tokens take the place of. pad_token: see attend_padding.
+    head_width: between the denoiser and the actions, and within each robot's own layers.
+    max_positions: rows of the position table in NVIDIA's checkpoints, of which only the first `action_horizon` are used
+    and kept. max_action_dim, max_state_dim: a dataset may have fewer, never more.
+    attend_padding: the released code fills a batch up to its longest text and lets the head see the fill, so that its
+    numbers depend on a sample's neighbours; True gives those numbers, to compare with them. Here nothing is filled up.
+    """
+
+    vocab_size: int
+    width: int
+    depth: int
+    mlp: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    image_token: int
+    pad_token: int
+    vision_width: int
+    vision_depth: int
+    vision_mlp: int
+    vision_heads: int
+    patch: int
+    image_size: int
+    vl_depth: int
+    vl_heads: int
+    dit_depth: int
+    dit_heads: int
+    dit_head_dim: int
+    head_width: int
+    future_tokens: int
+    num_embodiments: int
+    action_horizon: int
+    max_action_dim: int
+    max_state_dim: int
+    max_positions: int = 1024
+    time_buckets: int = 1000
+    denoise_steps: int = 4
+    attend_padding: bool = False
+
+    @property
+    def dit_width(self) -> int:
+        return self.dit_heads * self.dit_head_dim
+
+    @property
+    def own_tokens(self) -> int:
+        """Tokens of a draw before its actions: the state, and what the model adds of its own."""
+        return 1 + self.future_tokens
+
+    @property
+    def last_own_layer(self) -> int:
+        """The last layer of the denoiser in which tokens see each other. From there on only actions are of use."""
+        return self.dit_depth - 1 - self.dit_depth % 2
+
+    def __post_init__(self) -> None:
+        for name, value, unit in (
+            ("image_size", self.image_size, self.patch),
+            ("vision_width", self.vision_width, 4),
+            ("vision_width", self.vision_width, self.vision_heads),
+            ("heads", self.heads, self.kv_heads),
+            ("width", self.width, self.vl_heads),
+            ("width of the denoiser", self.dit_width, 2),
+        ):
+            if value % unit:
+                raise InputError(f"model: {name} {value} is not a multiple of {unit}")
+        for name, value, least, limit in (
+            ("dit_depth", self.dit_depth, 2, 1_000),
+            ("action_horizon", self.action_horizon, 1, self.max_positions),
+            ("image_token", self.image_token, 0, self.vocab_size - 1),
+            ("pad_token", self.pad_token, 0, self.vocab_size - 1),
+        ):
+            if not least <= value <= limit:
+                raise InputError(f"model: {name} is {value}; it must be from {least} to {limit}")
+
+
+PRESETS = {
+    "tiny": GrootConfig(
+        vocab_size=4373, width=128, depth=2, mlp=384, heads=4, kv_heads=2, head_dim=32,
+        image_token=4372, pad_token=0,  # the last number of the byte tokenizer: no prompt of this model holds numbers
+        vision_width=128, vision_depth=2, vision_mlp=512, vision_heads=4, patch=16, image_size=96,
+        vl_depth=1, vl_heads=4, dit_depth=4, dit_heads=4, dit_head_dim=32, head_width=128, future_tokens=4,
+        num_embodiments=4, action_horizon=10, max_action_dim=0, max_state_dim=0,
+    ),
+    "n1.5-3b": GrootConfig(
+        vocab_size=151_680, width=2048, depth=12, mlp=6144, heads=16, kv_heads=8, head_dim=128,
+        image_token=151_669, pad_token=151_643,
+        vision_width=1152, vision_depth=27, vision_mlp=4304, vision_heads=16, patch=14, image_size=224,
+        vl_depth=4, vl_heads=32, dit_depth=16, dit_heads=32, dit_head_dim=48, head_width=1024, future_tokens=32,
+        num_embodiments=32, action_horizon=16, max_action_dim=32, max_state_dim=64,
+    ),
+}  # fmt: skip
+
+
+def resolve(model: ModelConfig, *, vocab_size: int, state_dim: int, action_dim: int) -> GrootConfig:
+    """The preset with the recipe's changes, fitted to a tokenizer and a dataset.
+
+    Raises InputError for an unknown preset, a tokenizer, a state or an action that is too large for the model.
+    """
+    if model.preset not in PRESETS:
+        raise InputError(f"model.preset {model.preset!r} does not exist: choose one of {', '.join(PRESETS)}")
+    sizes = PRESETS[model.preset]
+    changes: dict[str, Any] = {n: getattr(model, n) for n in ("action_horizon", "image_size", "max_action_dim")}
+    sizes = replace(sizes, **{name: value for name, value in changes.items() if value})
+    own: dict[str, Any] = {"max_action_dim": action_dim, "max_state_dim": state_dim}
+    sizes = replace(sizes, **{name: dim for name, dim in own.items() if not getattr(sizes, name)})
+    if vocab_size > sizes.vocab_size:
+        raise InputError(f"the tokenizer has {vocab_size} tokens, preset {model.preset!r} takes {sizes.vocab_size}")
+    check_dims(sizes, state_dim=state_dim, action_dim=action_dim)
+    return sizes
+
+
+def prompt(sizes: GrootConfig) -> str:
+    """What the text holds; see `vlarge.data.tokens.PROMPTS`."""
+    return PROMPT
+
+
+def image_tokens(sizes: GrootConfig) -> int:
+    """Tokens of one image: its patches."""
+    return (sizes.image_size // sizes.patch) ** 2
+
+
+def check_dims(sizes: GrootConfig, *, state_dim: int, action_dim: int) -> None:
+    """Raise InputError for more dimensions than the model takes."""
+    if state_dim > sizes.max_state_dim:
+        raise InputError(
+            f"the dataset's states have {state_dim} dimensions, the model takes at most {sizes.max_state_dim}:"
+            " choose fewer with state_key, or train from scratch"
+        )
+    if action_dim > sizes.max_action_dim:
+        raise InputError(
+            f"the dataset's actions have {action_dim} dimensions, the model takes at most {sizes.max_action_dim}:"
+            f" set model.max_action_dim to {action_dim} and train from scratch, or choose another action_key"
+        )
+
+
+def read_sizes(data: dict[str, Any]) -> GrootConfig:
+    """Sizes stored in a checkpoint. Raises InputError for a key that this version does not know or misses."""
+    try:
+        return GrootConfig(**data)
+    except TypeError as error:
+        raise InputError(f"the checkpoint's model sizes do not fit this version of vlarge: {error}") from error

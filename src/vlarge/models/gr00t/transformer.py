@@ -1,0 +1,101 @@
+"""What both transformers of GR00T's head are made of: attention and feed-forward with biases, norms told the time."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vlarge.models.attention import Segments, attend
+from vlarge.models.language import KeysValues
+
+NORM_EPS = 1e-5
+
+
+class Attention(nn.Module):
+    """Queries of one width over keys and values from another, in the same number of heads."""
+
+    def __init__(self, width: int, context_width: int, heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.q = nn.Linear(width, heads * head_dim)
+        self.k = nn.Linear(context_width, heads * head_dim)
+        self.v = nn.Linear(context_width, heads * head_dim)
+        self.o = nn.Linear(heads * head_dim, width)
+
+    def keys_values(self, context_TD: Tensor) -> KeysValues:
+        k, v = (f(context_TD).unflatten(-1, (self.heads, -1)) for f in (self.k, self.v))
+        return k, v
+
+    def forward(self, y_SD: Tensor, keys_values: KeysValues, segments: Segments) -> Tensor:
+        q = self.q(y_SD).unflatten(-1, (self.heads, -1))
+        return self.o(attend(q, *keys_values, segments).flatten(1))
+
+
+class FeedForward(nn.Module):
+    """Four times as wide inside."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        return self.down(F.gelu(self.up(x_TD), approximate="tanh"))
+
+
+class FeatureBlock(nn.Module):
+    """Pre-norm self-attention over the features of each sample."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width, eps=NORM_EPS)
+        self.attention = Attention(width, width, heads, width // heads)
+        self.norm2 = nn.LayerNorm(width, eps=NORM_EPS)
+        self.mlp = FeedForward(width)
+
+    def forward(self, x_VD: Tensor, segments: Segments) -> Tensor:
+        y = self.norm1(x_VD)
+        x_VD = x_VD + self.attention(y, self.attention.keys_values(y), segments)
+        return x_VD + self.mlp(self.norm2(x_VD))
+
+
+class AdaptiveLayerNorm(nn.Module):
+    """LayerNorm whose scale and shift come from a condition."""
+
+    def __init__(self, width: int, eps: float = NORM_EPS) -> None:
+        super().__init__()
+        self.eps = eps
+        self.dense = nn.Linear(width, 2 * width)
+
+    def forward(self, x_SD: Tensor, condition_DD: Tensor, draw_S: Tensor) -> Tensor:
+        """Normalised tokens [S, width]; `draw_S` says which condition each token has."""
+        scale, shift = self.dense(condition_DD).float().index_select(0, draw_S).chunk(2, -1)
+        return F.layer_norm(x_SD, x_SD.shape[-1:], eps=self.eps) * (1.0 + scale) + shift
+
+
+class DenoiserBlock(nn.Module):
+    """Pre-norm attention over the features, or among the tokens of a draw, told the flow time."""
+
+    def __init__(self, width: int, context_width: int, heads: int) -> None:
+        super().__init__()
+        self.norm1 = AdaptiveLayerNorm(width)
+        self.attention = Attention(width, context_width, heads, width // heads)
+        self.mlp = FeedForward(width)
+
+    def forward(
+        self,
+        x_SD: Tensor,
+        condition_DD: Tensor,
+        draw_S: Tensor,
+        segments: Segments,
+        *,
+        keys_values: KeysValues | None = None,
+        only: Tensor | None = None,
+    ) -> Tensor:
+        """keys_values: of the features; without them the tokens see each other. only: the tokens to go on with."""
+        y = self.norm1(x_SD, condition_DD, draw_S)
+        keys_values = keys_values or self.attention.keys_values(y)
+        if only is not None:
+            x_SD, y = x_SD.index_select(0, only), y.index_select(0, only)
+        x_SD = x_SD + self.attention(y, keys_values, segments)
+        return x_SD + self.mlp(F.layer_norm(x_SD, x_SD.shape[-1:], eps=NORM_EPS))
