@@ -1,7 +1,7 @@
 """The sizes of a checkpoint of Isaac-GR00T's, from its config.json and the shapes of its weights.
 
-config.json has the head's sizes; the vision tower's and the language model's are in the shapes only. What is in neither
-is the same in every N1.5: heads of the vision tower, and the ids of its tokenizer.
+Sizes come from the shapes, except for those that no shape shows (numbers of heads, steps), and must agree with what
+config.json says of the head. What is in neither is the same in every N1.5: heads of the vision tower, and token ids.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from vlarge.contracts import InputError
 from vlarge.models.gr00t.config import PRESETS, GrootConfig
-from vlarge.models.gr00t.convert import DENOISER, EAGLE, LANGUAGE, LEROBOT, VISION
+from vlarge.models.gr00t.convert import BLOCKS, DENOISER, EAGLE, FEATURES, LANGUAGE, LEROBOT, VISION
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -37,7 +37,7 @@ def sizes_from_gr00t(config: dict[str, Any], shapes: Shapes) -> GrootConfig:
     for path, value in CHOICES.items():
         if (found := _said(config, *path)) != value:
             raise InputError(f"config.json has {'.'.join(path)} {found!r}; GR00T N1.5 has {value!r}")
-    sizes = GrootConfig(**_language(shapes), **_vision(shapes), **_head(config))
+    sizes = GrootConfig(**_language(shapes), **_vision(shapes), **_head(config, shapes))
     wrong = [
         f"{name} {said} in config.json, {found} in the weights"
         for name, (said, found) in _told_twice(config, sizes, shapes).items()
@@ -62,14 +62,15 @@ def _shape(shapes: Shapes, name: str, num_dims: int) -> tuple[int, ...]:
     return shapes[name]
 
 
-def _count(shapes: Shapes, beginning: str, end: str) -> int:
-    return sum(name.startswith(beginning) and name.endswith(end) for name in shapes)
+def _count(shapes: Shapes, layer: str, end: str) -> int:
+    # How many layers there are; `#` stands for a layer's number.
+    return sum(name.startswith(layer.split("#")[0]) and name.endswith(end) for name in shapes)
 
 
-def _language(shapes: Shapes) -> dict[str, int]:
+def _language(shapes: Shapes) -> dict[str, Any]:
     layer = LANGUAGE + "layers.0."
-    name = f"{EAGLE}language_model.lm_head.weight"  # tied, it may be the only one
-    vocab_size, width = _shape(shapes, LANGUAGE + "embed_tokens.weight" if name not in shapes else name, 2)
+    embed, tied = LANGUAGE + "embed_tokens.weight", EAGLE + "language_model.lm_head.weight"
+    vocab_size, width = _shape(shapes, embed if embed in shapes else tied, 2)
     (head_dim,) = _shape(shapes, layer + "self_attn.q_norm.weight", 1)
     released = PRESETS["n1.5-3b"]
     return {
@@ -85,7 +86,7 @@ def _language(shapes: Shapes) -> dict[str, int]:
     }
 
 
-def _vision(shapes: Shapes) -> dict[str, int]:
+def _vision(shapes: Shapes) -> dict[str, Any]:
     width, _, patch, _ = _shape(shapes, VISION + "embeddings.patch_embedding.weight", 4)
     num_patches, _ = _shape(shapes, VISION + "embeddings.position_embedding.weight", 2)
     return {
@@ -98,21 +99,13 @@ def _vision(shapes: Shapes) -> dict[str, int]:
     }
 
 
-def _head(config: dict[str, Any]) -> dict[str, int]:
+def _head(config: dict[str, Any], shapes: Shapes) -> dict[str, Any]:
     head = "action_head_cfg"
     names = {
-        "vl_depth": (head, "vl_self_attention_cfg", "num_layers"),
         "vl_heads": (head, "vl_self_attention_cfg", "num_attention_heads"),
-        "dit_depth": (head, "diffusion_model_cfg", "num_layers"),
         "dit_heads": (head, "diffusion_model_cfg", "num_attention_heads"),
         "dit_head_dim": (head, "diffusion_model_cfg", "attention_head_dim"),
-        "head_width": (head, "hidden_size"),
-        "future_tokens": (head, "num_target_vision_tokens"),
-        "num_embodiments": (head, "max_num_embodiments"),
         "action_horizon": ("action_horizon",),
-        "max_action_dim": ("action_dim",),
-        "max_state_dim": (head, "max_state_dim"),
-        "max_positions": (head, "max_seq_len"),
         "time_buckets": (head, "num_timestep_buckets"),
         "denoise_steps": (head, "num_inference_timesteps"),
     }
@@ -120,30 +113,33 @@ def _head(config: dict[str, Any]) -> dict[str, int]:
     for size, value in sizes.items():
         if not isinstance(value, int) or value < 1:
             raise InputError(f"config.json has {'.'.join(names[size])} {value!r}; it must be a number of at least 1")
-    return sizes
+    robots, state_dim, hidden = _shape(shapes, "action_head.state_encoder.layer1.W", 3)
+    return sizes | {
+        "vl_depth": _count(shapes, FEATURES, ".to_q.weight"),
+        "dit_depth": _count(shapes, BLOCKS, ".to_q.weight"),
+        "head_width": hidden,
+        "future_tokens": _shape(shapes, "action_head.future_tokens.weight", 2)[0],
+        "num_embodiments": robots,
+        "max_action_dim": _shape(shapes, "action_head.action_encoder.W1.W", 3)[1],
+        "max_state_dim": state_dim,
+        "max_positions": _shape(shapes, "action_head.position_embedding.weight", 2)[0],
+    }
 
 
 def _told_twice(config: dict[str, Any], c: GrootConfig, shapes: Shapes) -> dict[str, tuple[Any, Any]]:
     # What config.json says beside what the weights say.
-    head, features = "action_head.", "action_head.vl_self_attention.transformer_blocks."
-    robots, state_dim, hidden = _shape(shapes, head + "state_encoder.layer1.W", 3)
+    head = "action_head_cfg"
+    out_dim, width = _shape(shapes, DENOISER + "proj_out_2.weight", 2)
+    vl_width = c.vl_heads * _said(config, head, "vl_self_attention_cfg", "attention_head_dim")
     return {
-        "select_layer": (_said(config, "backbone_cfg", "select_layer"), c.depth),
-        "robots": (c.num_embodiments, robots),
-        "max_state_dim": (c.max_state_dim, state_dim),
-        "hidden_size": (c.head_width, hidden),
-        "action_dim": (c.max_action_dim, _shape(shapes, head + "action_encoder.W1.W", 3)[1]),
-        "width of the denoiser": (c.dit_width, _shape(shapes, DENOISER + "proj_out_2.weight", 2)[1]),
-        "output_dim": (
-            _said(config, "action_head_cfg", "diffusion_model_cfg", "output_dim"),
-            _shape(shapes, DENOISER + "proj_out_2.weight", 2)[0],
-        ),
-        "layers of the denoiser": (c.dit_depth, _count(shapes, DENOISER + "transformer_blocks.", ".to_q.weight")),
-        "layers of vl_self_attention": (c.vl_depth, _count(shapes, features, ".to_q.weight")),
-        "width of vl_self_attention": (
-            c.vl_heads * _said(config, "action_head_cfg", "vl_self_attention_cfg", "attention_head_dim"),
-            c.width,
-        ),
-        "future tokens": (c.future_tokens, _shape(shapes, head + "future_tokens.weight", 2)[0]),
-        "positions": (c.max_positions, _shape(shapes, head + "position_embedding.weight", 2)[0]),
+        "backbone_cfg.select_layer": (_said(config, "backbone_cfg", "select_layer"), c.depth),
+        "num_attention_heads * attention_head_dim of diffusion_model_cfg": (c.dit_width, width),
+        "num_attention_heads * attention_head_dim of vl_self_attention_cfg": (vl_width, c.width),
+        "diffusion_model_cfg.output_dim": (_said(config, head, "diffusion_model_cfg", "output_dim"), out_dim),
+        "diffusion_model_cfg.num_layers": (_said(config, head, "diffusion_model_cfg", "num_layers"), c.dit_depth),
+        "vl_self_attention_cfg.num_layers": (_said(config, head, "vl_self_attention_cfg", "num_layers"), c.vl_depth),
+        "hidden_size": (_said(config, head, "hidden_size"), c.head_width),
+        "num_target_vision_tokens": (_said(config, head, "num_target_vision_tokens"), c.future_tokens),
+        "action_dim": (_said(config, "action_dim"), c.max_action_dim),
+        "max_state_dim": (_said(config, head, "max_state_dim"), c.max_state_dim),
     }
