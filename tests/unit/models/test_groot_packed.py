@@ -48,7 +48,7 @@ def new_model(sizes: GrootConfig) -> Groot:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = Groot(sizes)
-    with torch.no_grad():  # norms off one, biases off zero
+    with torch.no_grad():  # what starts at zero or one moves off it
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)
     return model
@@ -190,7 +190,7 @@ def test_more_markers_than_images_are_refused(model: Groot) -> None:
 
 def test_every_parameter_of_a_preset_is_alive_and_in_one_part() -> None:
     sizes = replace(PRESETS["tiny"], max_action_dim=3, max_state_dim=2)
-    model = Groot(sizes)
+    model = new_model(sizes)
     image = np.random.default_rng(0).integers(0, 256, (sizes.image_size, sizes.image_size, 3)).astype(np.uint8)
     samples = make_samples([1] * 4, [4] * 4, [sizes.action_horizon] * 4, robots=[0, 1, 2, 3])
     velocity(model, pack([replace(s, images={"camera": image}) for s in samples])).square().sum().backward()

@@ -140,7 +140,7 @@ def check_dims(sizes: GrootConfig, *, state_dim: int, action_dim: int) -> None:
     if state_dim > sizes.max_state_dim:
         raise InputError(
             f"the dataset's states have {state_dim} dimensions, the model takes at most {sizes.max_state_dim}:"
-            " choose fewer with state_key, or train from scratch"
+            " choose another state_key, or train a model of your own sizes from scratch"
         )
     if action_dim > sizes.max_action_dim:
         raise InputError(

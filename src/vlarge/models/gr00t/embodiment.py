@@ -35,11 +35,11 @@ class Groups:
 
 
 class EmbodimentLinear(nn.Module):
-    """A linear layer for each robot. weight [E, in, out], bias [E, out]."""
+    """A linear layer for each robot. weight [E, in, out], bias [E, out]. A new one keeps the scale of its input."""
 
     def __init__(self, num_embodiments: int, num_in: int, num_out: int) -> None:
         super().__init__()
-        bound = max(num_in, 1) ** -0.5
+        bound = (3 / max(num_in, 1)) ** 0.5
         self.weight = nn.Parameter(torch.empty(num_embodiments, num_in, num_out).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.zeros(num_embodiments, num_out))
 

@@ -11,6 +11,11 @@ from vlarge.models.language import KeysValues
 NORM_EPS = 1e-5
 
 
+def start_at_zero(layer: nn.Linear) -> None:
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+
+
 class Attention(nn.Module):
     """Queries of one width over keys and values from another, in the same number of heads."""
 
@@ -60,12 +65,13 @@ class FeatureBlock(nn.Module):
 
 
 class AdaptiveLayerNorm(nn.Module):
-    """LayerNorm whose scale and shift come from a condition."""
+    """LayerNorm whose scale and shift come from a condition; a new one is a plain norm."""
 
     def __init__(self, width: int, eps: float = NORM_EPS) -> None:
         super().__init__()
         self.eps = eps
         self.dense = nn.Linear(width, 2 * width)
+        start_at_zero(self.dense)
 
     def forward(self, x_SD: Tensor, condition_DD: Tensor, draw_S: Tensor) -> Tensor:
         """Normalised tokens [S, width]; `draw_S` says which condition each token has."""
@@ -74,13 +80,18 @@ class AdaptiveLayerNorm(nn.Module):
 
 
 class DenoiserBlock(nn.Module):
-    """Pre-norm attention over the features, or among the tokens of a draw, told the flow time."""
+    """Pre-norm attention over the features, or among the tokens of a draw, told the flow time.
+
+    A new block adds nothing to its tokens, so that the actions come through from the first step on.
+    """
 
     def __init__(self, width: int, context_width: int, heads: int) -> None:
         super().__init__()
         self.norm1 = AdaptiveLayerNorm(width)
         self.attention = Attention(width, context_width, heads, width // heads)
         self.mlp = FeedForward(width)
+        start_at_zero(self.attention.o)
+        start_at_zero(self.mlp.down)
 
     def forward(
         self,
