@@ -1,7 +1,7 @@
 """GR00T's eyes and reader: a SigLIP tower, and the lower layers of Qwen3 over text with image tokens in it.
 
 What the head reads is the normalised output of the last layer, of every token: there are no logits, no further layers
-and no pooled image. Behaviour matched: Eagle 2.5 as in Isaac-GR00T N1.5 and LeRobot 0.5.1 (tests/golden).
+and no pooled image. Behaviour matched: Eagle 2.5 as in Isaac-GR00T N1.5 and LeRobot 0.5.1 (tests/unit/models).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """GR00T N1.5, packed: a backbone reads images and text once, a head denoises the action chunk over its features.
 
 No token is padded, no image is absent, and no draw copies the features it looks at: they are one segment with all draws
-of their sample. Paper: arXiv 2503.14734; behaviour matched: Isaac-GR00T N1.5 and LeRobot 0.5.1 (tests/golden), but for
-two things: padding is seen by nothing (see `GrootConfig.attend_padding`), and training drops nothing out.
+of their sample. Paper: arXiv 2503.14734. Behaviour matched: Isaac-GR00T N1.5 and LeRobot 0.5.1 (tests/unit/models), but
+for two things: padding is seen by nothing (see `GrootConfig.attend_padding`), and training drops nothing out.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Groot(nn.Module):
         noised_SA: noised actions, sample-major, then draw, then step. time_D: flow time of each draw [B * num_draws].
         """
         layout = self.lay_out(batch, num_draws)
-        return self.head.velocity(noised_SA, time_D, self.encode_context(batch, layout), layout)
+        return self.denoise(noised_SA, time_D, self.encode_context(batch, layout), layout)
 
     @torch.no_grad()
     def sample(self, batch: PackedBatch, noise_SA: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ class Groot(nn.Module):
         context = self.encode_context(batch, layout)
 
         def velocity(x_SA: Tensor, t: float) -> Tensor:
-            return self.head.velocity(x_SA, torch.full((batch.num_samples,), t, device=x_SA.device), context, layout)
+            return self.denoise(x_SA, torch.full((batch.num_samples,), t, device=self.device), context, layout)
 
         return sample_ode(velocity, noise_SA, self.flow, self.config.denoise_steps)
 
@@ -71,3 +71,7 @@ class Groot(nn.Module):
     def encode_context(self, batch: PackedBatch, layout: GrootLayout) -> Context:
         """What all draws of a sample look at."""
         return self.head.read(self.backbone(batch, layout), batch.state_BA, layout)
+
+    def denoise(self, noised_SA: Tensor, time_D: Tensor, context: Context, layout: GrootLayout) -> Tensor:
+        """Velocities of noised actions over a cached context, at the flow time of each draw."""
+        return self.head.velocity(noised_SA, time_D, context, layout)
