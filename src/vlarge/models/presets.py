@@ -29,7 +29,7 @@ def chosen(presets: Mapping[str, Any], model: ModelConfig, vocab_size: int) -> A
 def check_state(state_dim: int, limit: int) -> None:
     """Raise InputError for more dimensions than the model takes."""
     if state_dim > limit:
-        raise InputError(f"the dataset's states have {state_dim} dimensions, the model takes {limit}")
+        raise InputError(f"the dataset's states have {state_dim} dimensions, the model takes at most {limit}")
 
 
 def check_action(action_dim: int, limit: int) -> None:

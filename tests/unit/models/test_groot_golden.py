@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from groot_reference import ROOTS, layout_of, masked_loss, noised, packed, read_golden, sizes_of
-from pi0_reference import close
+from reference import close
 from torch import Tensor
 
 from vlarge.contracts import InputError

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from groot_reference import layout_of
-from pi0_reference import close
+from reference import close
 from torch import Tensor
 
 from vlarge.contracts import PackedBatch

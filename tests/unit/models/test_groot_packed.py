@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from vlarge.contracts import InputError, PackedBatch, Sample, SampleId
 from vlarge.data.pack import pack
 from vlarge.models.flow import GROOT_FLOW, keyed_draws
-from vlarge.models.gr00t import PARTS, forward_flops
+from vlarge.models.gr00t import forward_flops
 from vlarge.models.gr00t.config import PRESETS, GrootConfig
 from vlarge.models.gr00t.model import Groot
 
@@ -199,7 +199,7 @@ def test_every_parameter_of_a_preset_is_alive_and_in_one_part() -> None:
     assert len(of_robots) == 14
     assert all(alive.all() for alive in of_robots)
     assert model.head.positions.grad.any(1).all()
-    beginnings = [beginning for part in PARTS.values() for beginning in part]
+    beginnings = [beginning for part in Groot.PARTS.values() for beginning in part]
     for name, _ in model.named_parameters():
         assert sum(name.startswith(beginning) for beginning in beginnings) == 1, name
 

@@ -12,7 +12,7 @@ import torch
 from vlarge.contracts import InputError
 from vlarge.models.config import ModelConfig
 from vlarge.models.gr00t import check_dims, embodiment_number, read_sizes, resolve
-from vlarge.models.gr00t.checkpoint import sizes_from_gr00t
+from vlarge.models.gr00t.checkpoint import foreign_sizes
 from vlarge.models.gr00t.config import PRESETS
 from vlarge.models.gr00t.convert import to_lerobot
 from vlarge.models.gr00t.denoiser import bucket
@@ -73,9 +73,9 @@ def test_only_what_is_dead_is_missing(model: Groot) -> None:
 
 
 def test_sizes_of_a_released_checkpoint(shapes: dict[str, tuple[int, ...]]) -> None:
-    assert sizes_from_gr00t(RELEASED, shapes) == FULL
+    assert foreign_sizes(RELEASED, shapes) == FULL
     tied = {"_groot_model." + name: shape for name, shape in shapes.items() if "embed_tokens" not in name}
-    assert sizes_from_gr00t(RELEASED, tied) == FULL
+    assert foreign_sizes(RELEASED, tied) == FULL
 
 
 @pytest.mark.parametrize(
@@ -99,14 +99,14 @@ def test_a_config_that_does_not_add_up_is_refused(
         table = table[parent]
     table[last] = value
     with pytest.raises(InputError, match=re.escape(words)):
-        sizes_from_gr00t(config, shapes)
+        foreign_sizes(config, shapes)
 
 
 def test_shapes_of_another_model_are_refused(shapes: dict[str, tuple[int, ...]]) -> None:
     with pytest.raises(InputError, match="has no action_head_cfg"):
-        sizes_from_gr00t({"type": "groot", "backbone_cfg": {"project_to_dim": None}}, shapes)
+        foreign_sizes({"type": "groot", "backbone_cfg": {"project_to_dim": None}}, shapes)
     with pytest.raises(InputError, match="no weight backbone"):
-        sizes_from_gr00t(RELEASED, {"model.embed_tokens.weight": (3, 4)})
+        foreign_sizes(RELEASED, {"model.embed_tokens.weight": (3, 4)})
 
 
 def test_a_recipe_and_a_dataset_decide_the_sizes() -> None:

@@ -123,7 +123,7 @@ def test_squares_of_patches_keep_their_place() -> None:
 def test_sizes_that_do_not_fit_are_named() -> None:
     with pytest.raises(InputError, match="image_size 40 is not a multiple of 16"):
         replace(SIZES, image_size=40)
-    with pytest.raises(InputError, match="states have 33 dimensions, the model takes 32"):
+    with pytest.raises(InputError, match="states have 33 dimensions, the model takes at most 32"):
         resolve(ModelConfig(name="smolvla", preset="base"), vocab_size=9, state_dim=33, action_dim=3)
     with pytest.raises(InputError, match="'huge' does not exist: choose one of tiny, base"):
         resolve(ModelConfig(name="smolvla", preset="huge"), vocab_size=9, state_dim=3, action_dim=3)

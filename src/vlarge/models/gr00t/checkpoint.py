@@ -28,7 +28,7 @@ CHOICES: dict[tuple[str, ...], Any] = {
 }
 
 
-def sizes_from_gr00t(config: dict[str, Any], shapes: Shapes) -> GrootConfig:
+def foreign_sizes(config: dict[str, Any], shapes: Shapes) -> GrootConfig:
     """config: the parsed config.json. shapes: of each weight, by its name, with or without LeRobot's prefix.
 
     Raises InputError where something is missing, where the two do not agree, or for a network that is not N1.5's.
@@ -143,3 +143,17 @@ def _told_twice(config: dict[str, Any], c: GrootConfig, shapes: Shapes) -> dict[
         "action_dim": (_said(config, "action_dim"), c.max_action_dim),
         "max_state_dim": (_said(config, head, "max_state_dim"), c.max_state_dim),
     }
+
+
+def lerobot_config(c: GrootConfig, max_text_tokens: int) -> dict[str, Any]:
+    """LeRobot 0.6 has no GR00T N1.5: nothing is asked beside the features."""
+    return {}
+
+
+def lerobot_steps(c: GrootConfig, max_text_tokens: int) -> list[tuple[str, dict[str, Any]]]:
+    """What is common to all of LeRobot's processors."""
+    return [
+        ("rename_observations_processor", {"rename_map": {}}),
+        ("to_batch_processor", {}),
+        ("normalizer_processor", {}),
+    ]

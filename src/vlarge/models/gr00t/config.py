@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vlarge.contracts import InputError
+from vlarge.models import presets
 from vlarge.models.config import ModelConfig
 
-PROMPT = "task"  # which of `vlarge.data.tokens.PROMPTS` it reads
+PROMPT = "chat"  # one of `vlarge.data.prompts.PROMPTS`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +93,7 @@ class GrootConfig:
 PRESETS = {
     "tiny": GrootConfig(
         vocab_size=4373, width=128, depth=2, mlp=384, heads=4, kv_heads=2, head_dim=32,
-        image_token=4372, pad_token=0,  # the last number of the byte tokenizer: no prompt of this model holds numbers
+        image_token=0xFC, pad_token=0,  # the image's mark of the byte tokenizer
         vision_width=128, vision_depth=2, vision_mlp=512, vision_heads=4, patch=16, image_size=96,
         vl_depth=1, vl_heads=4, dit_depth=4, dit_heads=4, dit_head_dim=32, head_width=128, future_tokens=4,
         num_embodiments=4, action_horizon=10, max_action_dim=0, max_state_dim=0,
@@ -112,22 +113,21 @@ def resolve(model: ModelConfig, *, vocab_size: int, state_dim: int, action_dim: 
 
     Raises InputError for an unknown preset, a tokenizer, a state or an action that is too large for the model.
     """
-    if model.preset not in PRESETS:
-        raise InputError(f"model.preset {model.preset!r} does not exist: choose one of {', '.join(PRESETS)}")
-    sizes = PRESETS[model.preset]
-    changes: dict[str, Any] = {n: getattr(model, n) for n in ("action_horizon", "image_size", "max_action_dim")}
-    sizes = replace(sizes, **{name: value for name, value in changes.items() if value})
+    sizes: GrootConfig = presets.chosen(PRESETS, model, vocab_size)
     own: dict[str, Any] = {"max_action_dim": action_dim, "max_state_dim": state_dim}
     sizes = replace(sizes, **{name: dim for name, dim in own.items() if not getattr(sizes, name)})
-    if vocab_size > sizes.vocab_size:
-        raise InputError(f"the tokenizer has {vocab_size} tokens, preset {model.preset!r} takes {sizes.vocab_size}")
     check_dims(sizes, state_dim=state_dim, action_dim=action_dim)
     return sizes
 
 
 def prompt(sizes: GrootConfig) -> str:
-    """What the text holds; see `vlarge.data.tokens.PROMPTS`."""
+    """What the text holds; see `vlarge.data.prompts.PROMPTS`."""
     return PROMPT
+
+
+def padding(sizes: GrootConfig) -> str:
+    """How pictures become squares. Isaac-GR00T stretches them, which changes what a wide camera shows."""
+    return "centre"
 
 
 def image_tokens(sizes: GrootConfig) -> int:
@@ -137,21 +137,11 @@ def image_tokens(sizes: GrootConfig) -> int:
 
 def check_dims(sizes: GrootConfig, *, state_dim: int, action_dim: int) -> None:
     """Raise InputError for more dimensions than the model takes."""
-    if state_dim > sizes.max_state_dim:
-        raise InputError(
-            f"the dataset's states have {state_dim} dimensions, the model takes at most {sizes.max_state_dim}:"
-            " choose another state_key, or train a model of your own sizes from scratch"
-        )
-    if action_dim > sizes.max_action_dim:
-        raise InputError(
-            f"the dataset's actions have {action_dim} dimensions, the model takes at most {sizes.max_action_dim}:"
-            f" set model.max_action_dim to {action_dim} and train from scratch, or choose another action_key"
-        )
+    presets.check_state(state_dim, sizes.max_state_dim)
+    presets.check_action(action_dim, sizes.max_action_dim)
 
 
 def read_sizes(data: dict[str, Any]) -> GrootConfig:
     """Sizes stored in a checkpoint. Raises InputError for a key that this version does not know or misses."""
-    try:
-        return GrootConfig(**data)
-    except TypeError as error:
-        raise InputError(f"the checkpoint's model sizes do not fit this version of vlarge: {error}") from error
+    sizes: GrootConfig = presets.stored(GrootConfig, data)
+    return sizes

@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vlarge.models.precision import full_precision
+
 
 @dataclass(frozen=True)
 class Groups:
@@ -61,7 +63,7 @@ class EmbodimentMLP(nn.Module):
 
     def forward(self, x_TD: Tensor, groups: Groups) -> Tensor:
         y = F.relu(self.first(x_TD.index_select(0, groups.order_T), groups))
-        with torch.autocast(y.device.type, enabled=False):
+        with full_precision(y.device):
             return self.second(y.float(), groups).index_select(0, groups.back_T)
 
 

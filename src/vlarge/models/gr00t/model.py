@@ -7,6 +7,8 @@ for two things: padding is seen by nothing (see `GrootConfig.attend_padding`), a
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -19,18 +21,19 @@ from vlarge.models.gr00t.config import GrootConfig
 from vlarge.models.gr00t.head import Context, Head
 from vlarge.models.gr00t.layout import GrootLayout, lay_out
 
-# Beginnings of the names of each part's parameters; every parameter belongs to one.
-PARTS = {
-    "vision": ("backbone.vision.", "backbone.projector."),
-    "language": ("backbone.embed.", "backbone.layers.", "backbone.norm."),
-    "expert": ("head.",),
-}
-
 
 class Groot(nn.Module):
-    """The whole policy network. `forward` predicts flow velocities for training; `sample` denoises action chunks."""
+    """The whole policy network. `forward` predicts flow velocities for training; `sample` denoises action chunks.
+
+    PARTS: beginnings of the parameters' names, by what may be frozen together.
+    """
 
     flow = GROOT_FLOW
+    PARTS: ClassVar[dict[str, tuple[str, ...]]] = {
+        "vision": ("backbone.vision.", "backbone.projector."),
+        "language": ("backbone.embed.", "backbone.layers.", "backbone.norm."),
+        "expert": ("head.",),
+    }
 
     def __init__(self, config: GrootConfig) -> None:
         super().__init__()
