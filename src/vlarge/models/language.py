@@ -75,6 +75,8 @@ class Query(nn.Module):
 class GatedMLP(nn.Module):
     """The gated feed-forward part."""
 
+    is_row_wise = True
+
     def __init__(self, c: LanguageConfig) -> None:
         super().__init__()
         self.activation = ACTIVATIONS[c.activation]

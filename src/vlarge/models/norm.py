@@ -15,6 +15,8 @@ def rms(x_TD: Tensor, eps: float) -> Tensor:
 class RMSNorm(nn.Module):
     """RMSNorm with a learned scale. offset: 1 where the weight is stored as its distance from one (Gemma), or 0."""
 
+    is_row_wise = True  # each row by itself: see `compute.compile_regions`
+
     def __init__(self, dim: int, eps: float = 1e-6, offset: float = 1.0) -> None:
         super().__init__()
         self.eps, self.offset = eps, offset
@@ -30,6 +32,7 @@ class AdaptiveRMSNorm(nn.Module):
     The projection starts at zero: a new layer is then a plain norm.
     """
 
+    is_row_wise = True
     num_outputs = 2
 
     def __init__(self, dim: int, cond_dim: int, eps: float = 1e-6) -> None:

@@ -11,8 +11,8 @@ VISION_BLOCK = {
     "v": "self_attn.v_proj",
     "o": "self_attn.out_proj",
     "norm2": "layer_norm2",
-    "up": "mlp.fc1",
-    "down": "mlp.fc2",
+    "mlp.up": "mlp.fc1",
+    "mlp.down": "mlp.fc2",
 }
 DECODER_LAYER = {
     "norm1": "input_layernorm",

@@ -25,6 +25,20 @@ class VisionConfig:
         return (self.image_size // self.patch) ** 2
 
 
+class FeedForward(nn.Module):
+    """Two projections with biases, and GELU by tanh between them."""
+
+    is_row_wise = True
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(width, hidden)
+        self.down = nn.Linear(hidden, width)
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        return self.down(F.gelu(self.up(x_TD), approximate="tanh"))
+
+
 class VisionBlock(nn.Module):
     """Pre-norm transformer block with biases (SigLIP)."""
 
@@ -37,14 +51,13 @@ class VisionBlock(nn.Module):
         self.v = nn.Linear(c.width, c.width)
         self.o = nn.Linear(c.width, c.width)
         self.norm2 = nn.LayerNorm(c.width, eps=1e-6)
-        self.up = nn.Linear(c.width, c.mlp)
-        self.down = nn.Linear(c.mlp, c.width)
+        self.mlp = FeedForward(c.width, c.mlp)
 
     def forward(self, x_TD: Tensor, segments: Segments) -> Tensor:
         y = self.norm1(x_TD)
         q, k, v = (f(y).unflatten(-1, (self.heads, -1)) for f in (self.q, self.k, self.v))
         x_TD = x_TD + self.o(attend(q, k, v, segments).flatten(1))
-        return x_TD + self.down(F.gelu(self.up(self.norm2(x_TD)), approximate="tanh"))
+        return x_TD + self.mlp(self.norm2(x_TD))
 
 
 class VisionTower(nn.Module):

@@ -23,6 +23,8 @@ class TrainConfig:
     where the hardware is fast at it.
     micro_batch_tokens: above 0, a process works through its share of a step in micro-batches of at most so many tokens
     (images, text, and the action steps of every draw), which bounds memory and changes no result.
+    recompute: keep the inputs of layers only and run them again in the backward pass: less memory, a third more work.
+    compile: compile what treats each token by itself; the first steps then take a minute or so.
     suffixes_per_prefix: noise and time draws per sample and step; they share one pass over images and text.
     balance_weight: of the loss that spreads tokens evenly over a mixture of experts; its mean is 1 when they are.
     max_time_s: above 0, `steps` is lowered at the end of the warm-up to what fits in that time at the speed measured.
@@ -41,6 +43,8 @@ class TrainConfig:
     betas: tuple[float, float] = setting((0.9, 0.95), least=0, below=1)
     clip_norm: float = setting(1.0, above=0)
     ema_decay: float = setting(0.99, least=0, below=1)
+    recompute: bool = False
+    compile: bool = False
     suffixes_per_prefix: int = setting(1, least=1)
     balance_weight: float = setting(0.01, least=0)
     max_time_s: float = setting(0.0, least=0)

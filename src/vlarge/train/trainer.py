@@ -24,6 +24,7 @@ from vlarge.data.check import require_trainable
 from vlarge.data.index import Dataset
 from vlarge.data.service.stream import Limits, Stream
 from vlarge.models.adapt import merged
+from vlarge.models.compute import compile_regions, recompute_layers
 from vlarge.models.moe import imbalance, mixtures
 from vlarge.models.registry import find_family
 from vlarge.policy.files import write_policy
@@ -72,6 +73,10 @@ class Trainer:
         self.model = self.plan.build(recipe.run.seed, self.device)
         for name in self.audit.dead:  # no optimizer state for it, and no process waits for its gradient
             self.model.get_parameter(name).requires_grad_(False)
+        if recipe.train.compile:
+            compile_regions(self.model)
+        if recipe.train.recompute:
+            recompute_layers(self.model)
         self.optimizer = build_optimizer(self.model, recipe.train)
         self.ema = Ema(self.model, recipe.train.ema_decay)
         self.checkpoints = Checkpoints(self.run_dir, recipe.train.keep_last)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from vlarge.models.attention import Segments, attend
 from vlarge.models.language import KeysValues
+from vlarge.models.vision import FeedForward
 
 NORM_EPS = 1e-5
 
@@ -36,18 +37,6 @@ class Attention(nn.Module):
         return self.o(attend(q, *keys_values, segments).flatten(1))
 
 
-class FeedForward(nn.Module):
-    """Four times as wide inside."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.up = nn.Linear(width, 4 * width)
-        self.down = nn.Linear(4 * width, width)
-
-    def forward(self, x_TD: Tensor) -> Tensor:
-        return self.down(F.gelu(self.up(x_TD), approximate="tanh"))
-
-
 class FeatureBlock(nn.Module):
     """Pre-norm self-attention over the features of each sample."""
 
@@ -56,7 +45,7 @@ class FeatureBlock(nn.Module):
         self.norm1 = nn.LayerNorm(width, eps=NORM_EPS)
         self.attention = Attention(width, width, heads, width // heads)
         self.norm2 = nn.LayerNorm(width, eps=NORM_EPS)
-        self.mlp = FeedForward(width)
+        self.mlp = FeedForward(width, 4 * width)
 
     def forward(self, x_VD: Tensor, segments: Segments) -> Tensor:
         y = self.norm1(x_VD)
@@ -66,6 +55,8 @@ class FeatureBlock(nn.Module):
 
 class AdaptiveLayerNorm(nn.Module):
     """LayerNorm whose scale and shift come from a condition; a new one is a plain norm."""
+
+    is_row_wise = True
 
     def __init__(self, width: int, eps: float = NORM_EPS) -> None:
         super().__init__()
@@ -89,7 +80,7 @@ class DenoiserBlock(nn.Module):
         super().__init__()
         self.norm1 = AdaptiveLayerNorm(width)
         self.attention = Attention(width, context_width, heads, width // heads)
-        self.mlp = FeedForward(width)
+        self.mlp = FeedForward(width, 4 * width)
         start_at_zero(self.attention.o)
         start_at_zero(self.mlp.down)
 

@@ -40,7 +40,7 @@ def foreign_sizes(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...
         expert_mlp=expert_mlp,
         vision_width=vision_width,
         vision_depth=_num_layers("vision.blocks", shapes),
-        vision_mlp=shape("vision.blocks.0.up.weight")[0],
+        vision_mlp=shape("vision.blocks.0.mlp.up.weight")[0],
         vision_heads=_vision_heads(config, vision_width),
         patch=patch,
         image_size=patch * _side("patches of an image", shape("vision.positions")[0]),
