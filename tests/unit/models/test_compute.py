@@ -124,7 +124,9 @@ def test_nothing_becomes_nan(family: str, dtype: str, recompute: bool) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # by torch's own compiler
+@pytest.mark.filterwarnings(
+    "ignore:`torch.jit.script_method` is deprecated", "ignore:The .grad attribute"
+)  # of torch's compiler
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("family", FAMILIES)
