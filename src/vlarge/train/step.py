@@ -26,19 +26,29 @@ def flow_loss(
 
     num_valid: action values of the whole global batch, before draws. action_dim: columns of the model's actions.
     """
-    device = next(model.parameters()).device
     times, noise = keyed_draws(seed, batch.sample_ids_B3, step, batch.num_actions_B, action_dim, num_draws, flow)
+    errors = velocity_errors(model, batch, flow, torch.from_numpy(times), torch.from_numpy(noise), num_draws)
+    return errors.sum() / (num_valid * num_draws)
+
+
+def velocity_errors(
+    model: nn.Module, batch: PackedBatch, flow: Flow, time_D: Tensor, noise_SA: Tensor, num_draws: int
+) -> Tensor:
+    """Squared velocity errors [S * num_draws, A], zero beyond each sample's own action dimensions.
+
+    time_D, noise_SA: sample-major, then draw, then step, on the CPU.
+    """
+    device = next(model.parameters()).device
+    action_dim = noise_SA.shape[1]
     actions = torch.from_numpy(batch.actions_SA)
     actions = torch.nn.functional.pad(actions, (0, action_dim - actions.shape[1]))
     lengths_D = torch.from_numpy(batch.num_actions_B).repeat_interleave(num_draws)
     dims_D = torch.from_numpy(batch.action_dims_B).repeat_interleave(num_draws)
     actions = torch.cat([a.repeat(num_draws, 1) for a in actions.split(batch.num_actions_B.tolist())])
-    time_D = torch.from_numpy(times)
-    noised, velocity = flow.interpolate(actions, torch.from_numpy(noise), time_D.repeat_interleave(lengths_D))
+    noised, velocity = flow.interpolate(actions, noise_SA, time_D.repeat_interleave(lengths_D))
     predicted = model(batch, noised.to(device), time_D.to(device), num_draws)
     real = torch.arange(action_dim) < dims_D.repeat_interleave(lengths_D)[:, None]
-    errors = (predicted - velocity.to(device)).square() * real.to(device)
-    return errors.sum() / (num_valid * num_draws)
+    return (predicted - velocity.to(device)).square() * real.to(device)
 
 
 def compute_dtype(name: str, device: torch.device) -> str:
