@@ -22,7 +22,8 @@ from vlarge.models.config import ModelConfig
 from vlarge.models.pi0 import resolve, to_lerobot
 from vlarge.policy.files import build_model
 
-pytestmark = pytest.mark.filterwarnings("default")  # LeRobot's imports are not ours to mend
+# LeRobot's own commands take most of a minute to import what they need; its imports are not ours to mend.
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("default")]
 
 ROOT = Path(__file__).parents[2]
 PAGE, README = ROOT / "docs/lerobot.md", ROOT / "plugins/lerobot_policy_vlarge/README.md"

@@ -15,7 +15,8 @@ from safetensors.torch import save_file
 
 from vlarge.contracts import InputError, PackedBatch, Sample, SampleId
 from vlarge.data.pack import pack
-from vlarge.data.tokens import ByteTokenizer, encode_prompt
+from vlarge.data.prompts import encode_prompt
+from vlarge.data.tokens import ByteTokenizer
 from vlarge.models.pi0 import NAMES, to_lerobot
 from vlarge.policy.files import build_model
 from vlarge.train import step

@@ -19,7 +19,8 @@ from vlarge.data.pack import pack
 from vlarge.models.adapt import adapt
 from vlarge.models.flow import Flow
 from vlarge.models.registry import find_family
-from vlarge.policy.files import PolicyFiles, build_model, find_policy_folder, read_weights
+from vlarge.policy.files import build_model, find_policy_folder
+from vlarge.policy.weights import read_tensors
 from vlarge.train.step import velocity_errors
 
 
@@ -94,11 +95,11 @@ def _built(config: VlargeConfig, stored: StoredTokenizer) -> tuple[Any, Packing]
     sizes = family.resolve(c, vocab_size=stored.vocab_size, state_dim=state_dim, action_dim=action_dim)
     model: Any = build_model(c.name, sizes, torch.device(config.device))
     if config.init:
-        files = PolicyFiles(find_policy_folder(resolve(config.init, repo_type="model")), c.name, sizes, {}, 0)
-        model.load_state_dict(read_weights(files, model))
+        theirs = read_tensors(find_policy_folder(resolve(config.init, repo_type="model")))
+        model.load_state_dict(family.from_lerobot(theirs, model.state_dict(), sizes))
     elif config.tokenizer != STORED:
         model.embed_in_order(stored.tokenizer.ordered_ids)
-    adapt(model, c, family.PARTS)
+    adapt(model, c)
     packing = Packing(
         cameras=tuple(config.image_features),
         image_size=sizes.image_size,
@@ -107,6 +108,7 @@ def _built(config: VlargeConfig, stored: StoredTokenizer) -> tuple[Any, Packing]
         prompt=family.prompt(sizes),
         max_text_tokens=config.max_text_tokens,
         embodiment=family.embodiment_number(sizes, config.embodiment, ()),
+        padding=family.padding(sizes),
     )
     return model, packing
 

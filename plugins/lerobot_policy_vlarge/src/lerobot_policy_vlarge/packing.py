@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from vlarge.contracts import ACTION, STATE, InputError, Sample, SampleId
-from vlarge.data.tokens import Tokenizer, encode_prompt
+from vlarge.data.prompts import encode_prompt
+from vlarge.data.tokens import Tokenizer
 from vlarge.data.transforms.resize import resize_with_pad
 
 Batch = Mapping[str, Any]  # LeRobot's: tensors by feature key, and the tasks
@@ -21,7 +22,8 @@ Batch = Mapping[str, Any]  # LeRobot's: tensors by feature key, and the tasks
 class Packing:
     """What a sample of one robot holds. cameras: feature keys, in the order the model sees them.
 
-    action_dim: real dimensions. prompt: one of `tokens.PROMPTS`. embodiment: the model's number for this robot.
+    action_dim: real dimensions. prompt: one of `prompts.PROMPTS`. embodiment: the model's number for this robot.
+    padding: one of `resize.PADDINGS`.
     """
 
     cameras: tuple[str, ...]
@@ -31,6 +33,7 @@ class Packing:
     prompt: str
     max_text_tokens: int
     embodiment: int
+    padding: str
 
     def demonstrated(self, batch: Batch, tokenizer: Tokenizer) -> list[Sample]:
         """Samples to learn from, each with its valid action steps."""
@@ -50,17 +53,13 @@ class Packing:
         if "task" not in batch:
             raise InputError("the batch names no task; give every frame or environment one")
         state_BA, pictures = _numbers(batch[STATE]), {key: self._pictures(batch, key) for key in self.cameras}
-        return [
-            Sample(
-                id=SampleId(0, 0, i),  # the place in LeRobot's batch, which packing reorders
-                images={key: own[i] for key, own in pictures.items() if i in own},
-                prompt_ids=encode_prompt(tokenizer, task, state_BA[i], self.max_text_tokens, self.prompt),
-                state_A=state_BA[i],
-                actions_SA=chunk_SA,
-                embodiment=self.embodiment,
-            )
-            for i, (task, chunk_SA) in enumerate(zip(batch["task"], chunks, strict=True))
-        ]
+        samples = []
+        for i, (task, chunk_SA) in enumerate(zip(batch["task"], chunks, strict=True)):
+            images = {key: own[i] for key, own in pictures.items() if i in own}
+            ids = encode_prompt(tokenizer, task, state_BA[i], self.max_text_tokens, self.prompt, len(images))
+            place = SampleId(0, 0, i)  # in LeRobot's batch, which packing reorders
+            samples.append(Sample(place, images, ids, state_BA[i], chunk_SA, self.embodiment))
+        return samples
 
     def _pictures(self, batch: Batch, key: str) -> dict[int, np.ndarray]:
         # uint8 [size, size, 3] of the samples that have this camera.
@@ -68,7 +67,10 @@ class Packing:
             return {}
         pixels_BHWC = _bytes(batch[key]).permute(0, 2, 3, 1).cpu().numpy()
         present_B = batch.get(f"{key}_padding_mask", torch.ones(len(pixels_BHWC)))
-        return {i: resize_with_pad(pixels_BHWC[i], self.image_size) for i in present_B.nonzero()[:, 0].tolist()}
+        return {
+            i: resize_with_pad(pixels_BHWC[i], self.image_size, self.padding)
+            for i in present_B.nonzero()[:, 0].tolist()
+        }
 
 
 def _numbers(values: Tensor) -> np.ndarray:
