@@ -65,6 +65,8 @@ class DataConfig(PreparedSource):
 
     mixture: several datasets instead of `path`, each with its own cameras, dimensions and rate; what describes one
     dataset is then said there.
+    repeat_last_action: fill chunks at an episode's end up with its last action and learn from it too, as LeRobot's and
+    openpi's loaders do; otherwise a chunk ends with its episode. Only to compare with their numbers.
     augment: crop, turn and recolour pictures in training, as openpi does for π0.5.
     clip_frames, window_samples: the shuffle. Episodes are cut into clips of about `clip_frames` frames (whole groups of
     pictures), clips are permuted, and samples are drawn at random from a window of clips with `window_samples` samples.
@@ -84,6 +86,7 @@ class DataConfig(PreparedSource):
     normalization: str = "quantile"  # or "mean_std", "min_max"
     tokenizer: str = "bytes"  # or the path of a tokenizer.json, of a sentencepiece model, or of a folder with one
     max_text_tokens: int = setting(512, least=1)
+    repeat_last_action: bool = False
     augment: bool = False
     clip_frames: int = setting(16, least=1)
     window_samples: int = setting(4096, least=0)

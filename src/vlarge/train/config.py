@@ -26,6 +26,8 @@ class TrainConfig:
     recompute: keep the inputs of layers only and run them again in the backward pass: less memory, a third more work.
     compile: compile what treats each token by itself; the first steps then take a minute or so.
     suffixes_per_prefix: noise and time draws per sample and step; they share one pass over images and text.
+    loss_on_padding: count the model's action columns that a robot does not have, as openpi does; only to compare with
+    its numbers.
     balance_weight: of the loss that spreads tokens evenly over a mixture of experts; its mean is 1 when they are.
     max_time_s: above 0, `steps` is lowered at the end of the warm-up to what fits in that time at the speed measured.
     save_every: steps between checkpoints (0: only at the end); keep_last: checkpoints kept.
@@ -46,6 +48,7 @@ class TrainConfig:
     recompute: bool = False
     compile: bool = False
     suffixes_per_prefix: int = setting(1, least=1)
+    loss_on_padding: bool = False
     balance_weight: float = setting(0.01, least=0)
     max_time_s: float = setting(0.0, least=0)
     save_every: int = setting(500, least=0)

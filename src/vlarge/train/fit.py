@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +122,7 @@ def fit(recipe: Recipe, datasets: Sequence[Dataset]) -> Plan:
             prompt=first.prompt if first else family.prompt(sizes),
             embodiment=numbers[part.embodiment],
             padding=family.padding(sizes),
+            repeats_last_action=recipe.data.repeat_last_action,
         )
 
     _check_attention(recipe.model.attention)
@@ -182,7 +183,9 @@ def _parts(data: DataConfig, datasets: Sequence[Dataset], init: PolicyFiles | No
     parts = []
     for config, name, dataset in zip(configs, embodiment_names(configs), datasets, strict=True):
         known_name = _known_name(init.preparations, config, name) if init else None
-        known = _fitted(init.preparations[known_name], config, dataset) if init and known_name else None
+        known = init.preparations[known_name] if init and known_name else None
+        if known:
+            known = _fitted(known, config, dataset, repeats_last_action=data.repeat_last_action)
         parts.append(_Part(config, dataset, known_name or name, known))
     return parts
 
@@ -201,9 +204,10 @@ def _known_name(preparations: Mapping[str, Preparation], config: MixturePart, na
     return next(iter(preparations))
 
 
-def _fitted(known: Preparation, config: MixturePart, dataset: Dataset) -> Preparation:
+def _fitted(known: Preparation, config: MixturePart, dataset: Dataset, *, repeats_last_action: bool) -> Preparation:
     if config.camera_slots:
         known = known.look_through(camera_slots(config, dataset))
+    known = replace(known, repeats_last_action=repeats_last_action)
     known.check_fit("model.init", dataset.root, dataset.camera_keys, dataset.state_dim, dataset.action_dim)
     return known
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,12 +23,16 @@ def flow_loss(
     num_draws: int,
     action_dim: int,
     num_valid: float,
+    over_padding: bool = False,
 ) -> Tensor:
     """Squared velocity errors of this process's samples, summed, over the *global* count of valid values (law M4).
 
     num_valid: action values of the whole global batch, before draws. action_dim: columns of the model's actions.
+    over_padding: columns that a sample does not have count too, with targets of its noise alone.
     """
     times, noise = keyed_draws(seed, batch.sample_ids_B3, step, batch.num_actions_B, action_dim, num_draws, flow)
+    if over_padding:
+        batch = replace(batch, action_dims_B=np.full_like(batch.action_dims_B, action_dim))
     errors = velocity_errors(model, batch, flow, torch.from_numpy(times), torch.from_numpy(noise), num_draws)
     return errors.sum() / (num_valid * num_draws)
 

@@ -127,7 +127,7 @@ class Trainer:
         with watch.section("data_wait"):
             batches = next(stream)
         num_valid, num_samples, num_tokens, stops, num_replaced = self.world.sum(
-            sum(batch.num_valid_values for batch in batches), sum(batch.num_samples for batch in batches),
+            sum(map(self._num_valid, batches)), sum(batch.num_samples for batch in batches),
             sum(int(batch.num_actions_B.sum()) for batch in batches), len(stop), stream.num_replaced,
         )  # fmt: skip
         self._limit_replaced(int(num_replaced), stream)
@@ -163,12 +163,19 @@ class Trainer:
             loss = flow_loss(
                 self.replica, batch, self.model.flow, seed=self.recipe.run.seed, step=self.step,
                 num_draws=c.suffixes_per_prefix, action_dim=self.plan.sizes.max_action_dim, num_valid=num_valid,
+                over_padding=c.loss_on_padding,
             )  # fmt: skip
             uneven = imbalance(self.model) / (num_tokens * c.suffixes_per_prefix * max(len(mixtures(self.model)), 1))
         with watch.section("backward"):
             total = loss + c.balance_weight * uneven
             (total * self.world.size).backward()  # DDP averages; the loss is a share of a global sum
         return loss.item()
+
+    def _num_valid(self, batch: PackedBatch) -> int:
+        """Values that count in the loss."""
+        if self.recipe.train.loss_on_padding:
+            return int(batch.num_actions_B.sum()) * self.plan.sizes.max_action_dim
+        return batch.num_valid_values
 
     def _settle_mixtures(self) -> None:
         """Tell every mixture of experts how all processes' tokens of this step were spread."""

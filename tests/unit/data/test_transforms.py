@@ -62,9 +62,6 @@ def test_images_are_padded_as_the_preparation_says() -> None:
         assert image[:, 0, 0].nonzero()[0].tolist() == list(range(first, first + 8))
     with pytest.raises(InputError, match="padding is 'top'; known are centre, corner"):
         replace(preparation, padding="top")
-    older = _preparation().to_json()
-    del older["padding"]
-    assert Preparation.from_json(older).padding == "centre"
 
 
 def test_incomplete_preparation_names_what_is_missing() -> None:

@@ -46,3 +46,14 @@ def test_a_batch_in_parts_gives_the_same_sum() -> None:
     num_valid = 4 * 5 + 2 * 3 + 1 * 5
     parts = loss(samples[:1], num_valid) + loss(samples[1:], num_valid)
     assert np.isclose(loss(samples, num_valid), parts, rtol=1e-6)
+
+
+def test_padding_counts_only_where_it_is_asked_for() -> None:
+    """openpi's loss is the mean over all columns of the model, those that the robot does not have included."""
+    narrow, wide = sample(0, 4, 2), sample(0, 4, 2)
+    wide = Sample(wide.id, {}, wide.prompt_ids, wide.state_A, np.pad(wide.actions_SA, ((0, 0), (0, 3))))
+    settings = {"seed": 3, "step": 2, "num_draws": 1, "action_dim": 5, "num_valid": 20}
+    asked = flow_loss(Echo(), pack([narrow]), PI0_FLOW, over_padding=True, **settings)  # type: ignore[arg-type]
+    declared = flow_loss(Echo(), pack([wide]), PI0_FLOW, **settings)  # type: ignore[arg-type]
+    torch.testing.assert_close(asked, declared)
+    assert asked > flow_loss(Echo(), pack([narrow]), PI0_FLOW, **settings)  # type: ignore[arg-type]

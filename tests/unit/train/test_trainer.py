@@ -376,3 +376,22 @@ def cut_a_picture(data: Path) -> None:
     place = table.schema.get_field_index(key)
     column = pa.array(pictures, table[key].type)
     pq.write_table(table.set_column(place, table.schema.field(place), column), file)
+
+
+def test_chunks_end_with_their_episode_unless_upstreams_are_asked_for(small: Recipe) -> None:
+    """LeRobot's π0.5 learns from an episode's last action over and over (`action_is_pad` is not looked at)."""
+    real = Trainer(small)
+    repeated = Trainer(recipes.replace(small, "data.repeat_last_action", True))
+    dataset, horizon = real.datasets[0], small.model.action_horizon
+    table = dataset.read_table(dataset.episodes[0])
+    last = dataset.episodes[0].length - 1
+    frames = np.array([0, last - 1, last])
+    chunks = [chunk for _, _, chunk in real.plan.preparations[0].numbers(table, frames)]
+    filled = [chunk for _, _, chunk in repeated.plan.preparations[0].numbers(table, frames)]
+    assert [len(chunk) for chunk in chunks] == [horizon, 2, 1]
+    assert [len(chunk) for chunk in filled] == [horizon] * 3
+    for own, whole in zip(chunks, filled, strict=True):
+        np.testing.assert_array_equal(whole[: len(own)], own)
+        np.testing.assert_array_equal(whole[len(own) :], np.repeat(own[-1:], horizon - len(own), 0))
+    (batch,) = next(peek(repeated))
+    assert set(batch.num_actions_B.tolist()) == {horizon}

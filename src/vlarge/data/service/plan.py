@@ -59,7 +59,7 @@ class Part:
 
     def costs(self, episodes: np.ndarray, frames: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """int64 [n] text tokens, at most, and int64 [n] action steps of samples, from the index alone."""
-        steps = np.minimum(self.preparation.action_horizon, self.dataset.lengths[episodes] - frames)
+        steps = self.preparation.num_steps(self.dataset.lengths[episodes] - frames)
         own, where = np.unique(episodes, return_inverse=True)
         return np.array([_text_tokens(self, e) for e in own.tolist()], np.int64)[where], steps
 

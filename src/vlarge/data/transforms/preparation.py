@@ -25,6 +25,7 @@ class Preparation:
     chain: what the numbers go through before they are normalised; the normalizers have the dimensions after it.
     prompt: one of `prompts.PROMPTS`, what the text holds. embodiment: the model's number for this robot.
     padding: one of `resize.PADDINGS`, how images become squares.
+    repeats_last_action: chunks that reach beyond their episode are filled up with its last action, and learned from.
     """
 
     image_size: int
@@ -38,6 +39,7 @@ class Preparation:
     prompt: str = DEFAULT
     embodiment: int = 0
     padding: str = PADDINGS[0]
+    repeats_last_action: bool = False
 
     def __post_init__(self) -> None:
         check_prompt(self.prompt, self.tokenizer)
@@ -89,7 +91,19 @@ class Preparation:
             ids |= dict(zip(rows, self.prompt_ids(task, state_TA[rows], len(self.cameras)), strict=True))
         return [(ids[i], state_TA[i], chunk) for i, chunk in enumerate(self._chunks(table, frames))]
 
+    def num_steps(self, num_left: np.ndarray) -> np.ndarray:
+        """int64 [n]: the action steps of samples with so many frames left in their episodes, their own included."""
+        if self.repeats_last_action:
+            return np.full_like(num_left, self.action_horizon)
+        return np.minimum(self.action_horizon, num_left)
+
     def _chunks(self, table: EpisodeTable, frames: np.ndarray) -> list[np.ndarray]:
+        chunks = self._real_chunks(table, frames)
+        if not self.repeats_last_action:
+            return chunks
+        return [np.pad(chunk, ((0, self.action_horizon - len(chunk)), (0, 0)), mode="edge") for chunk in chunks]
+
+    def _real_chunks(self, table: EpisodeTable, frames: np.ndarray) -> list[np.ndarray]:
         starts = frames.tolist()
         if self.chain.uses_state:
             chunks = [table.action_TA[start : start + self.action_horizon] for start in starts]
@@ -161,6 +175,7 @@ class Preparation:
             "prompt": self.prompt,
             "embodiment": self.embodiment,
             "padding": self.padding,
+            "repeats_last_action": self.repeats_last_action,
         }
 
     @classmethod
@@ -178,7 +193,8 @@ class Preparation:
                 chain=Chain.from_json(data["stages"]),
                 prompt=data["prompt"],
                 embodiment=int(data["embodiment"]),
-                padding=data.get("padding", PADDINGS[0]),  # older checkpoints have none
+                padding=data["padding"],
+                repeats_last_action=bool(data["repeats_last_action"]),
             )
         except KeyError as error:
             raise InputError(f"the stored preparation lacks {error}; was this checkpoint written by vlarge?") from error
