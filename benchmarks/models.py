@@ -322,7 +322,53 @@ PARTS: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 def as_markdown(found: dict[str, Any]) -> str:
-    return json.dumps(found, indent=1)
+    parts = [
+        f"# π0.5 packed\n\n`python benchmarks/models.py`, {found['hardware']}, fp32, 2 threads, forward and backward."
+    ]
+    if "against_lerobot" in found:
+        parts.append(_against(found["against_lerobot"]))
+    if "by_padding" in found:
+        parts.append(_rows("By padding, all samples alike", "padding", found["by_padding"], "{:.0%}"))
+    if "by_distribution" in found:
+        parts.append(_rows("By distribution of lengths", "distribution", found["by_distribution"], "{}"))
+    return "\n\n".join(parts) + "\n"
+
+
+def _against(part: dict[str, Any]) -> str:
+    rows = [
+        [
+            name,
+            f"{seconds:.2f}",
+            f"{part['step_s']['lerobot'] / seconds:.2f}",
+            f"{part['peak_bytes'][name] / 2**30:.2f}",
+        ]
+        for name, seconds in part["step_s"].items()
+    ]
+    each = ", ".join(f"{ratio:.2f}" for ratio in part["speedup_in_each_round"])
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in part["shares"].items())
+    return "\n\n".join(
+        [
+            "## Beside LeRobot 0.6.1's own: 39 M parameters, batch 8, 2 of 3 cameras, about 40 of 200 text tokens",
+            _table(["", "best s a step", "times lerobot", "peak GiB"], rows),
+            f"Processes stepped in turns; in each round vlarge was {each} times as fast. Of the speed-up (its logarithm):"
+            f" {shares}. Memory: {part['memory']:.0%} of LeRobot's, whole processes. At commit {part['commit']}.",
+        ]
+    )
+
+
+def _rows(title: str, column: str, part: dict[str, Any], form: str) -> str:
+    rows = [
+        [form.format(row[column]), f"{row['packed_s']:.2f}", f"{row['padded_s']:.2f}", f"{row['speedup']:.2f}",
+         f"{row['padded_over_real_tokens']:.2f}", f"{row['of_it']:.2f}"]
+        for row in part["rows"]
+    ]  # fmt: skip
+    head = [column, "packed s", "padded s", "speed-up", "padded / real tokens", "of it"]
+    return f"## {title}\n\n{_table(head, rows)}\n\nAt commit {part['commit']}."
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -17,6 +18,9 @@ from vlarge.models.rotary import Rotary, rotate
 
 KeysValues = tuple[Tensor, Tensor]  # [T, H, D] each
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]  # queries, keys, values [T, H, D] -> [T, H, D]
+
+
+CPU_ROWS = 1024  # at a time: what is between the projections then stays in a CPU's cache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +89,11 @@ class GatedMLP(nn.Module):
         self.down = nn.Linear(c.mlp, c.width, bias=False)
 
     def forward(self, x_TD: Tensor) -> Tensor:
+        if x_TD.device.type == "cpu" and len(x_TD) > CPU_ROWS:
+            return torch.cat([self._rows(part) for part in x_TD.split(CPU_ROWS)])
+        return self._rows(x_TD)
+
+    def _rows(self, x_TD: Tensor) -> Tensor:
         return self.down(self.activation(self.gate(x_TD)) * self.up(x_TD))
 
 
