@@ -34,7 +34,8 @@ STATE_DIM, ACTION_DIM, HORIZON, SIZE = 5, 4, 6, 32
 SMALLER = {
     "lerobot-train": f"--steps=4 --batch_size=3 --num_workers=0 --log_freq=1 --policy.device=cpu"
     f" --policy.image_size={SIZE} --policy.chunk_size={HORIZON} --policy.n_action_steps=4",
-    "lerobot-eval": "--eval.n_episodes=2 --eval.batch_size=2 --output_dir=runs/evaluated --policy.device=cpu",
+    "lerobot-eval": "--eval.n_episodes=2 --eval.batch_size=2 --eval.use_async_envs=false"
+    " --output_dir=runs/evaluated --policy.device=cpu",
 }
 REPLACED = {
     "--policy.preset=base --policy.init=hf://lerobot/pi05_base": "--policy.preset=tiny --policy.init=WEIGHTS",
