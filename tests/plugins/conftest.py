@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parents[2]
 PLUGIN = ROOT / "plugins/lerobot_policy_vlarge"
@@ -46,6 +47,7 @@ def modeling(installed: Path) -> ModuleType:
     from lerobot.policies.factory import get_policy_class
     from lerobot.utils.import_utils import register_third_party_plugins
 
+    torch.set_num_threads(1)
     register_third_party_plugins()
     return importlib.import_module(get_policy_class("vlarge").__module__)
 

@@ -37,6 +37,10 @@ SMALLER = {
     "lerobot-eval": "--eval.n_episodes=2 --eval.batch_size=2 --eval.use_async_envs=false"
     " --output_dir=runs/evaluated --policy.device=cpu",
 }
+AGAIN = (
+    "lerobot-train --steps=2 --batch_size=3 --num_workers=0 --policy.push_to_hub=false --dataset.repo_id=me/mine"
+    " --dataset.root=PATH --output_dir=runs/again"
+)
 REPLACED = {
     "--policy.preset=base --policy.init=hf://lerobot/pi05_base": "--policy.preset=tiny --policy.init=WEIGHTS",
     "--env.type=metaworld --env.task=button-press-v3": "--env.type=blank",
@@ -88,15 +92,18 @@ def write_tokenizer(path: Path) -> None:
     tokenizer.save(str(path))
 
 
-@pytest.fixture(scope="module")
-def ran(desk: Path, run: Callable[[str, Path], None]) -> Path:
-    """The desk after every command of the page, in its order."""
+def test_commands_of_the_page_run(desk: Path, run: Callable[[str, Path], None], modeling: ModuleType) -> None:
+    """In its order, and then one that starts from a checkpoint which they leave: one test, for they share a run."""
     importlib.import_module("blank_env")
     install, *rest = commands(PAGE)
     assert install == "pip install -e '.[lerobot]' ./plugins/lerobot_policy_vlarge"  # which `installed` has done
     for line in rest:
         run(smaller(line), desk)
-    return desk
+    check_what_is_left(desk)
+    check_actions(desk, modeling)
+    (desk / "tokenizer.json").unlink()  # the checkpoint has its own
+    run(f"{AGAIN} --policy.path=runs/finetuned/checkpoints/last/pretrained_model", desk)
+    assert (desk / "runs/again/checkpoints/last/pretrained_model/model.safetensors").is_file()
 
 
 def test_the_plugin_is_found_by_lerobot(modeling: ModuleType, installed: Path) -> None:
@@ -112,27 +119,27 @@ def test_replacements_are_still_on_the_page() -> None:
     assert [written for written in REPLACED if written not in PAGE.read_text()] == []
 
 
-def test_training_and_evaluation_leave_what_lerobots_users_expect(ran: Path) -> None:
+def check_what_is_left(desk: Path) -> None:
     for name in ("lerobot", "finetuned"):
-        last = ran / "runs" / name / "checkpoints/last"
+        last = desk / "runs" / name / "checkpoints/last"
         assert (last / "training_state/training_step.json").is_file()
         config = json.loads((last / "pretrained_model/config.json").read_text())
         assert config["type"] == "vlarge"
         assert list(config["input_features"]) == [*CAMERAS, STATE]
     assert config["tokenizer"] == "stored"
-    evaluated = json.loads((ran / "runs/evaluated/eval_info.json").read_text())
+    evaluated = json.loads((desk / "runs/evaluated/eval_info.json").read_text())
     assert evaluated["overall"]["n_episodes"] == 2
 
 
-def test_a_checkpoint_acts_as_its_weights_do_in_vlarge(ran: Path, modeling: ModuleType) -> None:
-    """From raw observation to raw actions, by LeRobot's loading and processors and by vlarge's own."""
+def check_actions(desk: Path, modeling: ModuleType) -> None:
+    """A checkpoint acts alike by LeRobot's loading and processors and by vlarge's own, from raw to raw."""
     from lerobot.datasets.lerobot_dataset import LeRobotDataset
     from lerobot.policies.factory import make_pre_post_processors
 
-    folder = ran / "runs/lerobot/checkpoints/last/pretrained_model"
+    folder = desk / "runs/lerobot/checkpoints/last/pretrained_model"
     policy = modeling.VlargePolicy.from_pretrained(folder)
     before, after = make_pre_post_processors(policy.config, str(folder))
-    item = LeRobotDataset("me/mine", root=ran / "PATH")[3]
+    item = LeRobotDataset("me/mine", root=desk / "PATH")[3]
     observation = {key: item[key] for key in (*CAMERAS, STATE, "task")}
     noise = torch.randn(1, HORIZON, ACTION_DIM)
     theirs = after(policy.predict_action_chunk(before(observation), noise))[0]
@@ -144,7 +151,7 @@ def test_a_checkpoint_acts_as_its_weights_do_in_vlarge(ran: Path, modeling: Modu
     }
     own = build_model("pi05", sizes_of_tiny(), torch.device("cpu"))
     own.load_state_dict(weights)
-    preparation = preparation_of(ran / "PATH/meta/stats.json")
+    preparation = preparation_of(desk / "PATH/meta/stats.json")
     pictures = {key: (item[key] * 255).round().byte().permute(1, 2, 0).numpy() for key in CAMERAS}
     images, prompt_ids, state_A = preparation.observation(pictures, item[STATE].numpy(), item["task"])
     blank_SA = np.zeros((HORIZON, ACTION_DIM), np.float32)
@@ -167,11 +174,3 @@ def preparation_of(stats_json: Path) -> Preparation:
 
 def feature_stats(stats: dict[str, Any]) -> FeatureStats:
     return FeatureStats.from_json(stats | {"count": stats["count"][0]})
-
-
-def test_another_run_starts_from_a_checkpoint(ran: Path, run: Callable[[str, Path], None]) -> None:
-    start = "--policy.path=runs/finetuned/checkpoints/last/pretrained_model --policy.push_to_hub=false"
-    (ran / "tokenizer.json").unlink(missing_ok=True)
-    run(f"lerobot-train {start} --dataset.repo_id=me/mine --dataset.root=PATH --output_dir=runs/again --steps=2"
-        " --batch_size=3 --num_workers=0", ran)  # fmt: skip
-    assert (ran / "runs/again/checkpoints/last/pretrained_model/model.safetensors").is_file()
