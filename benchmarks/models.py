@@ -315,8 +315,8 @@ PUBLIC = (
     ((1, 112), (1, 104), (1, 104), (1, 104), (1, 107)),
 )
 PUBLISHED = (
-    "The 1.88 published for packing is what a batch gives whose padded tokens are about 1.75 times its real ones, as the"
-    " long tail's are here: attention and the vision tower gain more than tokens say."
+    "The 1.88 published for packing is what a batch gives whose padded tokens are about 1.75 times its real ones, as"
+    " the long tail's are here: attention and the vision tower gain more than tokens say."
 )
 DISTRIBUTIONS = {
     "alike": alike,

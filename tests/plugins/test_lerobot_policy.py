@@ -21,7 +21,8 @@ from vlarge.models.pi0 import NAMES, to_lerobot
 from vlarge.policy.files import build_model
 from vlarge.train import step
 
-pytestmark = pytest.mark.filterwarnings("default")  # LeRobot's imports are not ours to mend
+# LeRobot takes tens of seconds to import, and its imports are not ours to mend.
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("default")]
 
 TOP, WRIST, LOST = (f"observation.images.{name}" for name in ("top", "wrist", "lost"))
 HORIZON, STATE_DIM, ACTION_DIM, SIZE = 6, 5, 4, 32

@@ -93,8 +93,7 @@ def test_recomputed_layers_keep_less() -> None:
     assert kept(recomputed) < 0.5 * kept(plain)
 
 
-@pytest.mark.parametrize("family", ["pi05", "gr00t"])
-def test_few_graphs_are_compiled_for_many_packings(family: str) -> None:
+def test_few_graphs_are_compiled_for_many_packings() -> None:
     """A hundred different packings: lengths are no reason to compile again."""
     torch._dynamo.reset()
     graphs: list[Any] = []
@@ -103,7 +102,7 @@ def test_few_graphs_are_compiled_for_many_packings(family: str) -> None:
         graphs.append(graph)
         return graph.forward
 
-    plain, compiled = model_of(family), model_of(family)
+    plain, compiled = model_of("pi05"), model_of("pi05")
     compile_regions(compiled, backend=count)  # type: ignore[arg-type]
     with torch.no_grad():
         for seed in range(100):
@@ -116,11 +115,10 @@ def test_few_graphs_are_compiled_for_many_packings(family: str) -> None:
 
 
 @pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_nothing_becomes_nan(family: str, dtype: str, recompute: bool) -> None:
+def test_nothing_becomes_nan(family: str, recompute: bool) -> None:
     """lerobot#2465: losses that were NaN for some batch sizes, in bf16, with recomputation."""
-    check_finite(family, dtype, recompute=recompute, compiled=False)
+    check_finite(family, "bf16", recompute=recompute, compiled=False)
 
 
 @pytest.mark.long

@@ -17,6 +17,8 @@ from reference import close, packed
 from vlarge.models.pi0.convert import from_lerobot, naming, to_lerobot
 from vlarge.models.pi0.model import Pi0
 
+pytestmark = pytest.mark.long  # LeRobot takes tens of seconds to import
+
 
 @pytest.fixture(scope="module")
 def reference(shared: Path) -> ModuleType:

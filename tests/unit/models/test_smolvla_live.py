@@ -22,6 +22,8 @@ from vlarge.models.smolvla.config import PRESETS
 from vlarge.models.smolvla.convert import from_lerobot, naming, to_lerobot
 from vlarge.models.smolvla.model import SmolVLA
 
+pytestmark = pytest.mark.long  # LeRobot takes tens of seconds to import
+
 
 @pytest.fixture(scope="module")
 def reference(shared: Path) -> ModuleType:

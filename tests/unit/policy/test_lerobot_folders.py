@@ -112,6 +112,7 @@ def their_policy(gold: ModuleType, folder: Path, name: str, sizes: Pi0Config) ->
     return getattr(module, {"pi05": "PI05Policy", "pi0": "PI0Policy"}[name]).from_pretrained(folder, strict=True)
 
 
+@pytest.mark.long
 def test_lerobot_acts_as_we_do(lerobot: ModuleType, ours: Path, tokenizer_file: Path, tmp_path: Path) -> None:
     """Its own loading, its own processors from our folder: the same actions from the same noise."""
     from lerobot.policies.factory import make_pre_post_processors

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from vlarge.models.gr00t.config import GrootConfig
 from vlarge.models.naming import Naming
+from vlarge.models.transformers_names import decoder_names, vision_names
 
 LEROBOT = "_groot_model."
 EAGLE = "backbone.eagle_model."
@@ -41,30 +42,12 @@ LAYERS = {
 }
 # ours -> Isaac-GR00T's, `#` stands for a layer number
 TABLE = {
-    "backbone.vision.patch_embed.": VISION + "embeddings.patch_embedding.",
-    "backbone.vision.positions": VISION + "embeddings.position_embedding.weight",
-    "backbone.vision.blocks.#.norm1.": VISION + "encoder.layers.#.layer_norm1.",
-    "backbone.vision.blocks.#.q.": VISION + "encoder.layers.#.self_attn.q_proj.",
-    "backbone.vision.blocks.#.k.": VISION + "encoder.layers.#.self_attn.k_proj.",
-    "backbone.vision.blocks.#.v.": VISION + "encoder.layers.#.self_attn.v_proj.",
-    "backbone.vision.blocks.#.o.": VISION + "encoder.layers.#.self_attn.out_proj.",
-    "backbone.vision.blocks.#.norm2.": VISION + "encoder.layers.#.layer_norm2.",
-    "backbone.vision.blocks.#.up.": VISION + "encoder.layers.#.mlp.fc1.",
-    "backbone.vision.blocks.#.down.": VISION + "encoder.layers.#.mlp.fc2.",
-    "backbone.vision.norm.": VISION + "post_layernorm.",
+    **vision_names("backbone.vision.", VISION),
     "backbone.projector.": EAGLE + "mlp1.0.",
     "backbone.embed.": LANGUAGE + "embed_tokens.",
-    "backbone.layers.#.norm1.": LANGUAGE + "layers.#.input_layernorm.",
-    "backbone.layers.#.query.q.": LANGUAGE + "layers.#.self_attn.q_proj.",
-    "backbone.layers.#.query.o.": LANGUAGE + "layers.#.self_attn.o_proj.",
+    **decoder_names("backbone.layers.", LANGUAGE + "layers."),
     "backbone.layers.#.query.norm.": LANGUAGE + "layers.#.self_attn.q_norm.",
-    "backbone.layers.#.key_value.k.": LANGUAGE + "layers.#.self_attn.k_proj.",
-    "backbone.layers.#.key_value.v.": LANGUAGE + "layers.#.self_attn.v_proj.",
     "backbone.layers.#.key_value.norm.": LANGUAGE + "layers.#.self_attn.k_norm.",
-    "backbone.layers.#.norm2.": LANGUAGE + "layers.#.post_attention_layernorm.",
-    "backbone.layers.#.mlp.gate.": LANGUAGE + "layers.#.mlp.gate_proj.",
-    "backbone.layers.#.mlp.up.": LANGUAGE + "layers.#.mlp.up_proj.",
-    "backbone.layers.#.mlp.down.": LANGUAGE + "layers.#.mlp.down_proj.",
     "backbone.norm.": LANGUAGE + "norm.",
     "head.norm.": "action_head.vlln.",
     "head.blocks.#.norm1.": FEATURES + "norm1.",
