@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from vlarge.contracts import InputError
 from vlarge.models.config import ModelConfig
+from vlarge.models.network import PolicyNetwork
 
 Parts = Mapping[str, Sequence[str]]  # name of a part -> beginnings of its parameters' names
 ADAPTERS = ("lora_down", "lora_up")
@@ -35,11 +36,8 @@ class LowRankLinear(nn.Linear):
         return F.linear(x, self.weight, self.bias) + self.scale * low
 
 
-def adapt(model: Any, c: ModelConfig) -> None:
-    """Freeze and add adapters as a recipe says. Raises InputError for a part or a projection that does not exist.
-
-    model: a network with PARTS, see `registry.Family.build`.
-    """
+def adapt(model: PolicyNetwork[Any, Any], c: ModelConfig) -> None:
+    """Freeze and add adapters as a recipe says. Raises InputError for a part or a projection that does not exist."""
     parts = model.PARTS
     unknown = [name for name in c.freeze if name not in parts]
     if unknown:

@@ -12,6 +12,7 @@ import torch
 from vlarge.contracts import PackedBatch
 from vlarge.models.adapt import part_of
 from vlarge.models.flow import keyed_draws
+from vlarge.models.network import PolicyNetwork
 
 MOST_NAMES = 6
 
@@ -41,7 +42,7 @@ class Audit:
         ]
 
 
-def audit(model: Any, batch: PackedBatch, forward_flops: float, num_draws: int) -> Audit:
+def audit(model: PolicyNetwork[Any, Any], batch: PackedBatch, forward_flops: float, num_draws: int) -> Audit:
     """Of a model on torch's meta device, which computes no number: what a batch like this one makes it learn."""
     dead = _without_gradient(model, batch, num_draws)
     parts = model.PARTS
@@ -52,11 +53,11 @@ def audit(model: Any, batch: PackedBatch, forward_flops: float, num_draws: int) 
     return Audit(trainable, frozen, tuple(dead), forward_flops / batch.num_samples)
 
 
-def _without_gradient(model: Any, batch: PackedBatch, num_draws: int) -> Sequence[str]:
+def _without_gradient(model: PolicyNetwork[Any, Any], batch: PackedBatch, num_draws: int) -> Sequence[str]:
     dim = model.config.max_action_dim
     times, noise = keyed_draws(0, batch.sample_ids_B3, 0, batch.num_actions_B, dim, num_draws, model.flow)
-    device = next(model.parameters()).device
-    velocity = model(batch, torch.from_numpy(noise).to(device), torch.from_numpy(times).to(device), num_draws)
+    noised, time_D = (torch.from_numpy(x).to(model.device) for x in (noise, times))
+    velocity = model(batch, noised, time_D, num_draws)
     wanted = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if not velocity.requires_grad:
         return list(wanted)

@@ -3,11 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vlarge.contracts import InputError
 from vlarge.models.config import ModelConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """What every model has. width to head_dim: its language model, with kv_heads key heads for its query heads.
+
+    max_action_dim: columns of the action projections; a dataset may have fewer, never more.
+    """
+
+    vocab_size: int
+    width: int
+    depth: int
+    mlp: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vision_width: int
+    vision_depth: int
+    vision_mlp: int
+    vision_heads: int
+    patch: int
+    image_size: int
+    action_horizon: int
+    max_action_dim: int
 
 
 def chosen(presets: Mapping[str, Any], model: ModelConfig, vocab_size: int) -> Any:

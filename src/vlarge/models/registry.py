@@ -8,11 +8,12 @@ from collections.abc import Collection, Mapping
 from importlib.metadata import entry_points
 from typing import Any, Protocol
 
-from torch import Tensor, nn
+from torch import Tensor
 
 import vlarge.models
 from vlarge.contracts import InputError, PackedBatch
 from vlarge.models.config import ModelConfig
+from vlarge.models.network import PolicyNetwork
 
 
 class Family(Protocol):
@@ -41,8 +42,8 @@ class Family(Protocol):
     def read_sizes(self, data: dict[str, Any]) -> Any:
         """The sizes stored in a checkpoint. Raises InputError."""
 
-    def build(self, sizes: Any) -> nn.Module:
-        """A new network; it has what `pi0.model.Pi0` has: PARTS, config, flow, attention, sample, embed_in_order."""
+    def build(self, sizes: Any) -> PolicyNetwork[Any, Any]:
+        """A new network."""
 
     def image_tokens(self, sizes: Any) -> int:
         """Tokens of one image."""

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vlarge.models.attention import AUTO, Segments, attend
+from vlarge.models.presets import Sizes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +24,18 @@ class VisionConfig:
     @property
     def num_patches(self) -> int:
         return (self.image_size // self.patch) ** 2
+
+
+def vision_config(c: Sizes) -> VisionConfig:
+    """Of a model's tower."""
+    return VisionConfig(
+        width=c.vision_width,
+        depth=c.vision_depth,
+        mlp=c.vision_mlp,
+        heads=c.vision_heads,
+        patch=c.patch,
+        image_size=c.image_size,
+    )
 
 
 class FeedForward(nn.Module):

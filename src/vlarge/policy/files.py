@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vlarge.contracts import InputError
 from vlarge.data.transforms import Preparation
+from vlarge.models.network import PolicyNetwork
 from vlarge.models.registry import find_family
 from vlarge.policy import foreign
 from vlarge.policy.card import Origin, write_card
@@ -48,7 +49,7 @@ class PolicyFiles:
         """Any of the preparations, for what they have in common: tokenizer and prompt."""
         return next(iter(self.preparations.values()), None)
 
-    def build(self, device: torch.device) -> nn.Module:
+    def build(self, device: torch.device) -> PolicyNetwork[Any, Any]:
         """The network in evaluation mode. Raises InputError listing every key that does not fit."""
         model = build_model(self.model_name, self.sizes, torch.device("meta"))
         theirs = read_tensors(self.folder)
@@ -57,7 +58,7 @@ class PolicyFiles:
         return model.eval()
 
 
-def build_model(model_name: str, sizes: Any, device: torch.device) -> nn.Module:
+def build_model(model_name: str, sizes: Any, device: torch.device) -> PolicyNetwork[Any, Any]:
     """A new network, made on its device; on torch's meta device it has sizes only."""
     with device:
         return find_family(model_name).build(sizes)

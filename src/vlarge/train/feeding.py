@@ -52,7 +52,7 @@ def feed_of(recipe: Recipe, plan: Plan, world: World, start_step: int) -> Feed:
         num_threads=1 if data.workers == 0 else max(0, data.workers),
         memory_bytes=data.memory_bytes,
         budget_tokens=recipe.train.micro_batch_tokens,
-        image_tokens=find_family(plan.model_name).image_tokens(plan.sizes),
+        image_tokens=find_family(plan.model.name).image_tokens(plan.sizes),
         suffixes_per_prefix=recipe.train.suffixes_per_prefix,
         padding=plan.preparations[0].padding,
         augment=data.augment,

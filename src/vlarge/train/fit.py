@@ -23,6 +23,7 @@ from vlarge.models.adapt import adapt
 from vlarge.models.attention import AUTO, BACKENDS
 from vlarge.models.audit import Audit, audit
 from vlarge.models.config import ModelConfig
+from vlarge.models.network import PolicyNetwork
 from vlarge.models.registry import Family, find_family
 from vlarge.policy.files import PolicyFiles, build_model, read_policy
 from vlarge.recipe import Recipe
@@ -30,17 +31,16 @@ from vlarge.recipe import Recipe
 
 @dataclass(frozen=True)
 class Plan:
-    """model_name, sizes: the network. init: a policy whose weights it starts from.
+    """model, sizes: the network. init: a policy whose weights it starts from.
 
     preparations: one for each dataset of the run; embodiments: the name of the robot in each.
     """
 
-    model_name: str
+    model: ModelConfig
     sizes: Any
     preparations: tuple[Preparation, ...]
     embodiments: tuple[str, ...]
     init: PolicyFiles | None
-    model: ModelConfig
 
     @property
     def by_embodiment(self) -> dict[str, Preparation]:
@@ -55,24 +55,24 @@ class Plan:
         """Whether some datasets have cameras and others none, so that a batch may have no use for the vision tower."""
         return len({bool(preparation.cameras) for preparation in self.preparations}) > 1
 
-    def build(self, seed: int, device: torch.device) -> Any:
+    def build(self, seed: int, device: torch.device) -> PolicyNetwork[Any, Any]:
         """The network with its first weights, the same on every process."""
         torch.manual_seed(seed)
         if self.init is not None:
-            model: Any = self.init.build(device)
+            model = self.init.build(device)
         else:
-            model = build_model(self.model_name, self.sizes, device)
+            model = build_model(self.model.name, self.sizes, device)
             model.embed_in_order(self.preparations[0].tokenizer.ordered_ids)
         return self._adapted(model)
 
     def audit(self, num_draws: int) -> Audit:
         """What of it is trained, on one sample of each dataset; nothing is computed."""
-        family, batch = find_family(self.model_name), pack([_blank_sample(each) for each in self.preparations])
-        model = self._adapted(build_model(self.model_name, self.sizes, torch.device("meta")))
+        family, batch = find_family(self.model.name), pack([_blank_sample(each) for each in self.preparations])
+        model = self._adapted(build_model(self.model.name, self.sizes, torch.device("meta")))
         flops = family.forward_flops(self.sizes, batch, num_draws)
         return audit(model, batch, flops, num_draws)
 
-    def _adapted(self, model: Any) -> Any:
+    def _adapted(self, model: PolicyNetwork[Any, Any]) -> PolicyNetwork[Any, Any]:
         adapt(model, self.model)
         model.attention = self.model.attention
         return model.train()
@@ -127,7 +127,7 @@ def fit(recipe: Recipe, datasets: Sequence[Dataset]) -> Plan:
 
     _check_attention(recipe.model.attention)
     preparations = tuple(part.known or prepared(part, chain) for part, chain in zip(parts, chains, strict=True))
-    return Plan(recipe.model.name, sizes, preparations, tuple(part.embodiment for part in parts), init, recipe.model)
+    return Plan(recipe.model, sizes, preparations, tuple(part.embodiment for part in parts), init)
 
 
 def _blank_sample(p: Preparation) -> Sample:

@@ -68,7 +68,7 @@ class Trainer:
             require_trainable(dataset)
         self.plan = fit(recipe, self.datasets)
         self._order = feed_of(self.recipe, self.plan, self.world, 0).decides_order(self.datasets)
-        self._family = find_family(self.plan.model_name)
+        self._family = find_family(self.plan.model.name)
         self.audit = self.plan.audit(recipe.train.suffixes_per_prefix)
         self.model = self.plan.build(recipe.run.seed, self.device)
         for name in self.audit.dead:  # no optimizer state for it, and no process waits for its gradient
@@ -261,7 +261,7 @@ class Trainer:
 
     def _write_policy(self, folder: Path) -> None:
         write_policy(
-            folder, model_name=self.plan.model_name, sizes=self.plan.sizes, weights=merged(self.model, self.ema.state),
+            folder, model_name=self.plan.model.name, sizes=self.plan.sizes, weights=merged(self.model, self.ema.state),
             preparations=self.plan.by_embodiment, recipe=dataclasses.asdict(self.recipe), step=self.step,
             origin=self.plan.init.origin if self.plan.init else None,
         )  # fmt: skip

@@ -18,20 +18,9 @@ from vlarge.models.gr00t.config import GrootConfig
 from vlarge.models.gr00t.layout import GrootLayout
 from vlarge.models.language import DecoderLayer, LanguageConfig
 from vlarge.models.rotary import rotary_angles
-from vlarge.models.vision import VisionConfig, VisionTower
+from vlarge.models.vision import VisionTower, vision_config
 
 ROTARY_BASE = 1_000_000.0
-
-
-def vision_config(c: GrootConfig) -> VisionConfig:
-    return VisionConfig(
-        width=c.vision_width,
-        depth=c.vision_depth,
-        mlp=c.vision_mlp,
-        heads=c.vision_heads,
-        patch=c.patch,
-        image_size=c.image_size,
-    )
 
 
 def language_config(c: GrootConfig) -> LanguageConfig:

@@ -13,32 +13,19 @@ PROMPT = "chat"  # one of `vlarge.data.prompts.PROMPTS`
 
 
 @dataclass(frozen=True, kw_only=True)
-class GrootConfig:
-    """vocab_size to head_dim: the language model. vl_*: blocks of the head over its features. dit_*: the denoiser.
+class GrootConfig(presets.Sizes):
+    """vl_*: blocks of the head over its features. dit_*: the denoiser.
 
     image_token: the id in a text that an image's tokens take the place of. pad_token: see attend_padding.
     head_width: between the denoiser and the actions, and within each robot's own layers.
     max_positions: rows of the position table in NVIDIA's checkpoints, of which only the first `action_horizon` are used
-    and kept. max_action_dim, max_state_dim: a dataset may have fewer, never more.
+    and kept. max_state_dim: a dataset may have fewer, never more.
     attend_padding: the released code fills a batch up to its longest text and lets the head see the fill, so that its
     numbers depend on a sample's neighbours; True gives those numbers, to compare with them. Here nothing is filled up.
     """
 
-    vocab_size: int
-    width: int
-    depth: int
-    mlp: int
-    heads: int
-    kv_heads: int
-    head_dim: int
     image_token: int
     pad_token: int
-    vision_width: int
-    vision_depth: int
-    vision_mlp: int
-    vision_heads: int
-    patch: int
-    image_size: int
     vl_depth: int
     vl_heads: int
     dit_depth: int
@@ -47,8 +34,6 @@ class GrootConfig:
     head_width: int
     future_tokens: int
     num_embodiments: int
-    action_horizon: int
-    max_action_dim: int
     max_state_dim: int
     max_positions: int = 1024
     time_buckets: int = 1000

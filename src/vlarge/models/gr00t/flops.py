@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from vlarge.contracts import PackedBatch
-from vlarge.models.gr00t.config import GrootConfig, image_tokens
+from vlarge.models.flops import vision_products
+from vlarge.models.gr00t.config import GrootConfig
 from vlarge.models.gr00t.denoiser import TIME_FEATURES
 from vlarge.models.gr00t.layout import feature_lengths, text_lengths
 
@@ -17,19 +18,13 @@ def forward_flops(c: GrootConfig, batch: PackedBatch, num_draws: int = 1) -> flo
     """
     text_B = text_lengths(c, batch)
     features_B = feature_lengths(c, text_B)
-    products = _vision(c, float(batch.num_images_B.sum())) + _language(c, text_B) + _features(c, features_B)
+    products = vision_products(c, float(batch.num_images_B.sum())) + _language(c, text_B) + _features(c, features_B)
     products += batch.num_samples * c.head_width * (c.max_state_dim + c.dit_width)  # the states' tokens
     products += _denoiser(c, features_B, batch.num_actions_B, num_draws)
     actions = float(batch.num_actions_B.sum()) * num_draws
     products += actions * c.dit_width * (c.max_action_dim + 3 * c.dit_width)
     products += actions * c.head_width * (c.head_width + c.max_action_dim)
     return 2 * products
-
-
-def _vision(c: GrootConfig, images: float) -> float:
-    patches, width = image_tokens(c), c.vision_width
-    layer = 4 * width**2 + 2 * width * c.vision_mlp + 2 * width * patches
-    return images * patches * (c.vision_depth * layer + 3 * c.patch**2 * width + width * c.width)
 
 
 def _language(c: GrootConfig, text_B: np.ndarray) -> float:

@@ -12,32 +12,16 @@ from vlarge.models.config import ModelConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pi0Config:
+class Pi0Config(presets.Sizes):
     """width, mlp: the prefix transformer. expert_*: the action expert. Both have the same heads; kv_heads divides them.
 
-    max_action_dim: columns of the action projections; a dataset may have fewer, never more.
     max_state_dim: π0 reads the state as a token of its own, projected from so many columns; 0: π0.5, whose prompt has
     it in words.
     num_experts: above 0, the action expert's feed-forward parts are mixtures of so many, experts_per_token for a token.
     """
 
-    vocab_size: int
-    width: int
-    depth: int
-    mlp: int
-    heads: int
-    kv_heads: int
-    head_dim: int
     expert_width: int
     expert_mlp: int
-    vision_width: int
-    vision_depth: int
-    vision_mlp: int
-    vision_heads: int
-    patch: int
-    image_size: int
-    action_horizon: int
-    max_action_dim: int
     max_state_dim: int = 0
     denoise_steps: int = 10
     num_experts: int = 0

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from vlarge.contracts import PackedBatch
+from vlarge.models.flops import vision_products
 from vlarge.models.pi0.config import Pi0Config, image_tokens
 
 
 def forward_flops(c: Pi0Config, batch: PackedBatch, num_draws: int = 1) -> float:
     """Matrix products of one forward pass (a multiply and an add count as two); norms and activations are left out."""
-    patches = image_tokens(c)
-    image_B = batch.num_images_B * patches
-    prefix_B, suffix_B = image_B + batch.num_text_B, batch.num_actions_B
+    prefix_B, suffix_B = batch.num_images_B * image_tokens(c) + batch.num_text_B, batch.num_actions_B
     context_B = prefix_B + int(c.has_state_token)
-    vision_tokens, suffix_tokens = float(image_B.sum()), float(suffix_B.sum()) * num_draws
-    vision_layer = 4 * c.vision_width**2 + 2 * c.vision_width * c.vision_mlp
-    vision = vision_tokens * (
-        c.vision_depth * vision_layer + 3 * c.patch**2 * c.vision_width + c.vision_width * c.width
-    )
-    vision += 2 * c.vision_depth * c.vision_width * vision_tokens * patches
+    suffix_tokens = float(suffix_B.sum()) * num_draws
+    vision = vision_products(c, float(batch.num_images_B.sum()))
     heads, kv = c.heads * c.head_dim, 2 * c.kv_heads * c.head_dim
     prefix = float(prefix_B.sum()) * (
         (c.depth - 1) * (2 * c.width * heads + 3 * c.width * c.mlp) + c.depth * c.width * kv

@@ -17,17 +17,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vlarge.contracts import PackedBatch
-from vlarge.models.attention import AUTO, attend
+from vlarge.models.attention import attend
 from vlarge.models.augment import batch_images
-from vlarge.models.flow import PI0_FLOW, sample_ode, time_features
+from vlarge.models.flow import PI0_FLOW, time_features
 from vlarge.models.language import DecoderLayer, GatedMLP, KeysValues, KeyValue, LanguageConfig, Query
 from vlarge.models.layout import Layout, lay_out
 from vlarge.models.moe import MixtureOfExperts
+from vlarge.models.network import PolicyNetwork
 from vlarge.models.norm import AdaptiveRMSNorm, GatedAdaptiveRMSNorm, RMSNorm
 from vlarge.models.pi0.config import Pi0Config
 from vlarge.models.precision import full_precision
 from vlarge.models.rotary import Rotary, rotary_angles
-from vlarge.models.vision import VisionConfig, VisionTower
+from vlarge.models.vision import VisionTower, vision_config
 
 Condition = tuple[Tensor, Tensor]  # of each draw, and which draw each token belongs to
 
@@ -88,27 +89,13 @@ def ordinal_curve(n: int, width: int) -> Tensor:
     return time_features(places, width, min_period=4.0, max_period=1 / 32) * (2 / width) ** 0.5
 
 
-def vision_config(c: Pi0Config) -> VisionConfig:
-    return VisionConfig(
-        width=c.vision_width,
-        depth=c.vision_depth,
-        mlp=c.vision_mlp,
-        heads=c.vision_heads,
-        patch=c.patch,
-        image_size=c.image_size,
-    )
-
-
 def language_config(c: Pi0Config, width: int, mlp: int) -> LanguageConfig:
     """Of a layer of the prefix or of the expert: Gemma's."""
     return LanguageConfig(width=width, mlp=mlp, heads=c.heads, kv_heads=c.kv_heads, head_dim=c.head_dim)
 
 
-class Pi0(nn.Module):
-    """The whole policy network. `forward` predicts flow velocities for training; `sample` denoises action chunks.
-
-    PARTS: beginnings of the parameters' names, by what may be frozen together.
-    """
+class Pi0(PolicyNetwork[Layout, list[KeysValues]]):
+    """The whole policy network."""
 
     flow = PI0_FLOW
     PARTS: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -118,9 +105,8 @@ class Pi0(nn.Module):
     }
 
     def __init__(self, config: Pi0Config) -> None:
-        super().__init__()
-        c = self.config = config
-        self.attention = AUTO  # the backend of `models.attention`
+        super().__init__(config)
+        c = config
         self.vision = VisionTower(vision_config(c))
         self.projector = nn.Linear(c.vision_width, c.width)
         self.embed = nn.Embedding(c.vocab_size, c.width)
@@ -149,25 +135,6 @@ class Pi0(nn.Module):
             curve_ND = ordinal_curve(len(ids_N), self.config.width)
             self.embed.weight[torch.from_numpy(ids_N)] = (0.8 * curve_ND + 0.6 * own_D).to(self.device)
 
-    def forward(self, batch: PackedBatch, noised_SA: Tensor, time_D: Tensor, num_draws: int = 1) -> Tensor:
-        """Velocities [S * num_draws, max_action_dim] in fp32.
-
-        noised_SA: noised actions, sample-major, then draw, then step. time_D: flow time of each draw [B * num_draws].
-        """
-        layout = self.lay_out(batch, num_draws)
-        return self.denoise(noised_SA, time_D, self.encode_context(batch, layout), layout)
-
-    @torch.no_grad()
-    def sample(self, batch: PackedBatch, noise_SA: Tensor) -> Tensor:
-        """Normalised action chunks [S, max_action_dim]: Euler steps over one cached prefix."""
-        layout = self.lay_out(batch, 1)
-        context = self.encode_context(batch, layout)
-
-        def velocity(x_SA: Tensor, t: float) -> Tensor:
-            return self.denoise(x_SA, torch.full((batch.num_samples,), t, device=self.device), context, layout)
-
-        return sample_ode(velocity, noise_SA, self.flow, self.config.denoise_steps)
-
     def lay_out(self, batch: PackedBatch, num_draws: int) -> Layout:
         layout = lay_out(
             batch.num_images_B,
@@ -179,10 +146,6 @@ class Pi0(nn.Module):
             attention=self.attention,
         )
         return layout.to(self.device)
-
-    @property
-    def device(self) -> torch.device:
-        return self.embed.weight.device
 
     def encode_context(self, batch: PackedBatch, layout: Layout) -> list[KeysValues]:
         """Keys and values of every layer that the actions see: of the prefixes, then of π0's states."""

@@ -12,32 +12,17 @@ from vlarge.models.config import ModelConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class SmolVLAConfig:
+class SmolVLAConfig(presets.Sizes):
     """width, mlp: the language model. expert_*: the action expert. Both have the same heads; kv_heads divides them.
 
     self_attn_every: of so many layers of the expert, the first sees actions beside what comes before them; the others
     see only that. scale_factor: side, in patches, of the square of an image that becomes one token.
-    max_action_dim, max_state_dim: columns of the projections; a dataset may have fewer, never more.
+    max_state_dim: columns of the state's projection; a dataset may have fewer, never more.
     """
 
-    vocab_size: int
-    width: int
-    depth: int
-    mlp: int
-    heads: int
-    kv_heads: int
-    head_dim: int
     expert_width: int
     expert_mlp: int
-    vision_width: int
-    vision_depth: int
-    vision_mlp: int
-    vision_heads: int
-    patch: int
-    image_size: int
     scale_factor: int
-    action_horizon: int
-    max_action_dim: int
     max_state_dim: int
     self_attn_every: int = 2
     denoise_steps: int = 10

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from vlarge.contracts import PackedBatch
+from vlarge.models.flops import vision_products
 from vlarge.models.smolvla.config import SmolVLAConfig, image_tokens
 
 
@@ -14,14 +15,8 @@ def forward_flops(c: SmolVLAConfig, batch: PackedBatch, num_draws: int = 1) -> f
     Of causal attention the whole square counts.
     """
     prefix_B = batch.num_images_B * image_tokens(c) + batch.num_text_B
-    vision = _vision(c, float(batch.num_images_B.sum()))
+    vision = vision_products(c, float(batch.num_images_B.sum()))
     return 2 * (vision + _language(c, prefix_B) + _expert(c, prefix_B + 1, batch.num_actions_B, num_draws))
-
-
-def _vision(c: SmolVLAConfig, num_images: float) -> float:
-    patches = (c.image_size // c.patch) ** 2
-    layer = patches * (4 * c.vision_width**2 + 2 * c.vision_width * c.vision_mlp) + 2 * patches**2 * c.vision_width
-    return num_images * patches * c.vision_width * (3 * c.patch**2 + c.width) + num_images * c.vision_depth * layer
 
 
 def _language(c: SmolVLAConfig, prefix_B: np.ndarray) -> float:

@@ -11,16 +11,16 @@ from __future__ import annotations
 from functools import partial
 from typing import ClassVar, cast
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vlarge.contracts import PackedBatch
-from vlarge.models.attention import AUTO, attend
+from vlarge.models.attention import attend
 from vlarge.models.augment import batch_images
-from vlarge.models.flow import PI0_FLOW, sample_ode, time_features
+from vlarge.models.flow import PI0_FLOW, time_features
 from vlarge.models.language import DecoderLayer, KeysValues, LanguageConfig
+from vlarge.models.network import PolicyNetwork
 from vlarge.models.norm import RMSNorm
 from vlarge.models.precision import full_precision
 from vlarge.models.rotary import rotary_angles
@@ -28,20 +28,9 @@ from vlarge.models.smolvla.config import SmolVLAConfig, image_tokens
 from vlarge.models.smolvla.connector import Connector
 from vlarge.models.smolvla.expert import CrossLayer, ExpertLayer, JointLayer
 from vlarge.models.smolvla.layout import Layout, lay_out
-from vlarge.models.vision import VisionConfig, VisionTower
+from vlarge.models.vision import VisionTower, vision_config
 
 NORM_EPS = 1e-5
-
-
-def vision_config(c: SmolVLAConfig) -> VisionConfig:
-    return VisionConfig(
-        width=c.vision_width,
-        depth=c.vision_depth,
-        mlp=c.vision_mlp,
-        heads=c.vision_heads,
-        patch=c.patch,
-        image_size=c.image_size,
-    )
 
 
 def language_config(c: SmolVLAConfig, width: int, mlp: int) -> LanguageConfig:
@@ -58,11 +47,8 @@ def language_config(c: SmolVLAConfig, width: int, mlp: int) -> LanguageConfig:
     )
 
 
-class SmolVLA(nn.Module):
-    """The whole policy network. `forward` predicts flow velocities for training; `sample` denoises action chunks.
-
-    PARTS: beginnings of the parameters' names, by what may be frozen together.
-    """
+class SmolVLA(PolicyNetwork[Layout, list[KeysValues]]):
+    """The whole policy network."""
 
     flow = PI0_FLOW
     PARTS: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -72,9 +58,8 @@ class SmolVLA(nn.Module):
     }
 
     def __init__(self, config: SmolVLAConfig) -> None:
-        super().__init__()
-        c = self.config = config
-        self.attention = AUTO  # the backend of `models.attention`
+        super().__init__(config)
+        c = config
         self.vision = VisionTower(vision_config(c))
         self.connector = Connector(c.vision_width, c.scale_factor, c.width)
         self.embed = nn.Embedding(c.vocab_size, c.width)
@@ -92,34 +77,8 @@ class SmolVLA(nn.Module):
         self.action_out = nn.Linear(c.expert_width, c.max_action_dim)
         nn.init.normal_(self.embed.weight, std=c.width**-0.5)  # the embedding is multiplied by sqrt(width)
 
-    def embed_in_order(self, ids_RN: np.ndarray) -> None:
-        """Nothing: prompts hold no numbers, the state is a token of its own."""
-
-    def forward(self, batch: PackedBatch, noised_SA: Tensor, time_D: Tensor, num_draws: int = 1) -> Tensor:
-        """Velocities [S * num_draws, max_action_dim] in fp32.
-
-        noised_SA: noised actions, sample-major, then draw, then step. time_D: flow time of each draw [B * num_draws].
-        """
-        layout = self.lay_out(batch, num_draws)
-        return self.denoise(noised_SA, time_D, self.encode_context(batch, layout), layout)
-
-    @torch.no_grad()
-    def sample(self, batch: PackedBatch, noise_SA: Tensor) -> Tensor:
-        """Normalised action chunks [S, max_action_dim]: Euler steps over one cached context."""
-        layout = self.lay_out(batch, 1)
-        context = self.encode_context(batch, layout)
-
-        def velocity(x_SA: Tensor, t: float) -> Tensor:
-            return self.denoise(x_SA, torch.full((batch.num_samples,), t, device=self.device), context, layout)
-
-        return sample_ode(velocity, noise_SA, self.flow, self.config.denoise_steps)
-
     def lay_out(self, batch: PackedBatch, num_draws: int) -> Layout:
         return lay_out(batch, image_tokens(self.config), num_draws, self.attention).to(self.device)
-
-    @property
-    def device(self) -> torch.device:
-        return self.embed.weight.device
 
     def encode_context(self, batch: PackedBatch, layout: Layout) -> list[KeysValues]:
         """Keys and values of every layer that the actions see, as the expert's layers read them."""
