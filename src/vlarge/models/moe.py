@@ -7,6 +7,8 @@ before, which all processes know before they compute, so the loss does not depen
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -68,9 +70,9 @@ def mixtures(model: nn.Module) -> list[MixtureOfExperts]:
     return [module for module in model.modules() if isinstance(module, MixtureOfExperts)]
 
 
-def imbalance(model: nn.Module) -> Tensor:
-    """Of the last forward pass, summed over tokens and layers; 0 without mixtures."""
-    return sum((mixture.imbalance for mixture in mixtures(model)), torch.zeros(()))
+def imbalance(of: Sequence[MixtureOfExperts]) -> Tensor:
+    """Of the last forward pass, summed over tokens and the mean over mixtures; 0 without any."""
+    return sum((mixture.imbalance for mixture in of), torch.zeros(())) / max(len(of), 1)
 
 
 def _weights(num_experts: int, out_dim: int, in_dim: int) -> nn.Parameter:

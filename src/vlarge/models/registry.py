@@ -57,7 +57,7 @@ class Family(Protocol):
         """What LeRobot's configuration of this model has beside its features."""
 
     def lerobot_steps(self, sizes: Any, max_text_tokens: int) -> list[tuple[str, dict[str, Any]]]:
-        """LeRobot's processor steps before the network, by their registered names, the normalizer's left empty."""
+        """LeRobot's processor steps between batching and the network, by their names, the normalizer's left empty."""
 
     def from_lerobot(self, theirs: dict[str, Tensor], ours: dict[str, Tensor], sizes: Any) -> dict[str, Tensor]: ...
 

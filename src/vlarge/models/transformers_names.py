@@ -1,7 +1,15 @@
-"""How transformers names the weights of the towers and layers that policies are made of: beginnings, ours -> theirs."""
+"""How transformers names the weights of the towers and layers that policies are made of: beginnings, ours -> theirs.
+
+And what sizes the shapes under those names tell.
+"""
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Callable, Iterable
+
+from vlarge.contracts import InputError
 from vlarge.models.language import LanguageConfig
 
 VISION_BLOCK = {
@@ -54,3 +62,32 @@ def beyond_keys(layer: str, c: LanguageConfig) -> dict[str, tuple[int, ...]]:
         "mlp.down": (c.width, c.mlp),
     }
     return {f"{layer}{DECODER_LAYER[part]}.weight": shape for part, shape in shapes.items()}
+
+
+def num_layers(names: Iterable[str], layers: str) -> int:
+    """How many layers there are of which names go on with a number and a point."""
+    found = (re.match(re.escape(layers) + r"(\d+)\.", name) for name in names)
+    return 1 + max((int(match[1]) for match in found if match), default=-1)
+
+
+def vision_sizes(tower: str, names: Iterable[str], shape: Callable[[str, int], tuple[int, ...]]) -> dict[str, int]:
+    """Sizes of a SigLIP tower, but for its heads, which no shape tells. shape: of a weight by its name, and its length.
+
+    Raises InputError for patches that make no square.
+    """
+    width, _, patch, _ = shape(f"{tower}embeddings.patch_embedding.weight", 4)
+    num_patches, _ = shape(f"{tower}embeddings.position_embedding.weight", 2)
+    return {
+        "vision_width": width,
+        "vision_depth": num_layers(names, f"{tower}encoder.layers."),
+        "vision_mlp": shape(f"{tower}encoder.layers.0.mlp.fc1.weight", 2)[0],
+        "patch": patch,
+        "image_size": patch * side("patches of an image", num_patches),
+    }
+
+
+def side(what: str, number: int) -> int:
+    """Of a square of so many. Raises InputError for a number that makes none."""
+    if math.isqrt(number) ** 2 != number:
+        raise InputError(f"the checkpoint has {number} {what}, which make no square")
+    return math.isqrt(number)

@@ -12,7 +12,7 @@ from vlarge.data.tokens import load_tokenizer
 from vlarge.data.transforms import Normalizer, Preparation
 from vlarge.models.registry import Family, find_family
 from vlarge.policy.card import Origin, licence_of
-from vlarge.policy.lerobot import CONFIG, PREPROCESSOR, cameras_of, read_json, read_methods, read_statistics
+from vlarge.policy.lerobot import CONFIG, cameras_of, read_json, read_methods, read_statistics, read_steps
 from vlarge.policy.weights import read_shapes
 
 EMBODIMENT = "lerobot"  # what the robot of such a folder is called
@@ -73,9 +73,7 @@ def _tokenizer(folder: Path) -> Any:
     """From the folder itself, or from the local cache under the name that LeRobot's processor gives."""
     if (folder / "tokenizer.json").is_file() or (folder / "tokenizer.model").is_file():
         return load_tokenizer(str(folder))
-    if not (folder / PREPROCESSOR).is_file():
-        return None
-    for step in read_json(folder / PREPROCESSOR).get("steps", []):
+    for step in read_steps(folder):
         name = step.get("config", {}).get("tokenizer_name")
         if isinstance(name, str):
             try:

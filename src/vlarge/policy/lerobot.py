@@ -10,26 +10,29 @@ LeRobot knows one robot for each policy: where ours knows several, this is the f
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from vlarge.contracts import ACTION, IMAGE_PREFIX, STATE, InputError
 from vlarge.data.stats import FeatureStats
 from vlarge.data.transforms import Preparation
 from vlarge.data.transforms.normalise import STATISTICS
+from vlarge.policy.weights import beside, read_file
 
 CONFIG, PREPROCESSOR, POSTPROCESSOR = "config.json", "policy_preprocessor.json", "policy_postprocessor.json"
 MODES = {"quantile": "QUANTILES", "mean_std": "MEAN_STD", "min_max": "MIN_MAX"}
 NORMALIZER, UNNORMALIZER = "normalizer_processor", "unnormalizer_processor"
 Features = dict[str, dict[str, Any]]
+Steps = Sequence[tuple[str, dict[str, Any]]]  # registered names and settings
+FIRST: Steps = (("rename_observations_processor", {"rename_map": {}}), ("to_batch_processor", {}))
 
 
-def write_lerobot(folder: Path, model_name: str, p: Preparation, fields: Mapping[str, Any], steps: Any) -> None:
+def write_lerobot(folder: Path, model_name: str, p: Preparation, fields: Mapping[str, Any], steps: Steps) -> None:
     """Write them into `folder`. fields, steps: what the model's family says (`lerobot_config`, `lerobot_steps`)."""
     inputs, outputs = _features(p)
     modes = {
@@ -47,7 +50,7 @@ def write_lerobot(folder: Path, model_name: str, p: Preparation, fields: Mapping
     }
     write_json(folder / CONFIG, config)
     normalizer = {"eps": 1e-8, "features": inputs | outputs, "norm_map": modes}
-    before = [(name, normalizer if name == NORMALIZER else settings) for name, settings in steps]
+    before = [*FIRST, *((name, normalizer if name == NORMALIZER else settings) for name, settings in steps)]
     after = [(UNNORMALIZER, normalizer | {"features": outputs})]
     device = ("device_processor", {"device": "cpu", "float_dtype": None})
     _write_pipeline(folder, PREPROCESSOR, [*before, device], _tensors(p))
@@ -70,8 +73,8 @@ def _tensors(p: Preparation) -> dict[str, torch.Tensor]:
     }
 
 
-def _write_pipeline(folder: Path, file: str, steps: Any, statistics: dict[str, torch.Tensor]) -> None:
-    name, written = file.removesuffix(".json"), []
+def _write_pipeline(folder: Path, file: str, steps: Steps, statistics: dict[str, torch.Tensor]) -> None:
+    name, written = file.removesuffix(".json"), list[dict[str, Any]]()
     for number, (step, settings) in enumerate(steps):
         written.append({"registry_name": step, "config": settings})
         if step in (NORMALIZER, UNNORMALIZER):
@@ -82,15 +85,10 @@ def _write_pipeline(folder: Path, file: str, steps: Any, statistics: dict[str, t
 
 def read_statistics(folder: Path) -> dict[str, FeatureStats]:
     """Of state and action, as a folder of LeRobot's normalises them; empty where it has none. Raises InputError."""
-    if not (folder / PREPROCESSOR).is_file():
-        return {}
-    steps = read_json(folder / PREPROCESSOR).get("steps", [])
-    files = [step.get("state_file") for step in steps if step.get("registry_name") == NORMALIZER]
+    files = [step.get("state_file") for step in read_steps(folder) if step.get("registry_name") == NORMALIZER]
     if not files or not files[0]:
         return {}
-    if Path(files[0]).name != files[0]:
-        raise InputError(f"{folder / PREPROCESSOR} names {files[0]!r}, which is no file beside it")
-    tensors = load_file(folder / files[0])
+    tensors = read_file(beside(folder / PREPROCESSOR, files[0]))
     wanted = {key: {name: f"{key}.{name}" for name in STATISTICS} for key in (STATE, ACTION)}
     if any(name not in tensors for names in wanted.values() for name in names.values()):
         return {}
@@ -98,6 +96,16 @@ def read_statistics(folder: Path) -> dict[str, FeatureStats]:
         key: FeatureStats(**{name: tensors[full].double().numpy() for name, full in names.items()}, count=0)
         for key, names in wanted.items()
     }
+
+
+def read_steps(folder: Path) -> list[dict[str, Any]]:
+    """What an observation goes through, as LeRobot writes it; empty where the folder does not say."""
+    if not (folder / PREPROCESSOR).is_file():
+        return []
+    steps = read_json(folder / PREPROCESSOR).get("steps", [])
+    if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
+        raise InputError(f"{folder / PREPROCESSOR} should hold a list of steps; use another checkpoint")
+    return steps
 
 
 def read_methods(config: Mapping[str, Any]) -> tuple[str, str]:

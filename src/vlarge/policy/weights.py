@@ -29,15 +29,17 @@ def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
     """Every weight by its name. Raises InputError."""
+    return {name: value for path in _files(folder) for name, value in read_file(path).items()}
+
+
+def read_file(path: Path) -> dict[str, Tensor]:
+    """The tensors of one safetensors file. Raises InputError."""
     from safetensors.torch import load_file
 
-    tensors: dict[str, Tensor] = {}
-    for path in _files(folder):
-        try:
-            tensors |= load_file(path)
-        except (OSError, SafetensorError) as error:
-            raise _unreadable(path, error) from error
-    return tensors
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise _unreadable(path, error) from error
 
 
 def write_tensors(folder: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -56,10 +58,14 @@ def _files(folder: Path) -> list[Path]:
         names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise _unreadable(index, error) from error
-    outside = [name for name in names if not isinstance(name, str) or Path(name).name != name]
-    if outside:
-        raise InputError(f"{index} names {outside[0]!r}, which is no file beside it")
-    return [folder / name for name in names]
+    return [beside(index, name) for name in names]
+
+
+def beside(path: Path, name: object) -> Path:
+    """The file in the folder of `path` that is named there. Raises InputError for a name that leads elsewhere."""
+    if not isinstance(name, str) or Path(name).name != name:
+        raise InputError(f"{path} names {name!r}, which is no file beside it")
+    return path.with_name(name)
 
 
 def _unreadable(path: Path, error: Exception) -> InputError:

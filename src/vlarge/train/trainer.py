@@ -77,6 +77,7 @@ class Trainer:
             compile_regions(self.model)
         if recipe.train.recompute:
             recompute_layers(self.model)
+        self._mixtures = mixtures(self.model)
         self.optimizer = build_optimizer(self.model, recipe.train)
         self.ema = Ema(self.model, recipe.train.ema_decay)
         self.checkpoints = Checkpoints(self.run_dir, recipe.train.keep_last)
@@ -165,7 +166,7 @@ class Trainer:
                 num_draws=c.suffixes_per_prefix, action_dim=self.plan.sizes.max_action_dim, num_valid=num_valid,
                 over_padding=c.loss_on_padding,
             )  # fmt: skip
-            uneven = imbalance(self.model) / (num_tokens * c.suffixes_per_prefix * max(len(mixtures(self.model)), 1))
+            uneven = imbalance(self._mixtures) / (num_tokens * c.suffixes_per_prefix)
         with watch.section("backward"):
             total = loss + c.balance_weight * uneven
             (total * self.world.size).backward()  # DDP averages; the loss is a share of a global sum
@@ -179,7 +180,7 @@ class Trainer:
 
     def _settle_mixtures(self) -> None:
         """Tell every mixture of experts how all processes' tokens of this step were spread."""
-        for mixture in mixtures(self.model):
+        for mixture in self._mixtures:
             mixture.settle(torch.tensor(self.world.sum(*mixture.count_E.tolist())))
 
     def _fit_steps(self, step_s: float) -> None:
@@ -285,7 +286,7 @@ class Trainer:
         return {
             "model": self.model.state_dict(),
             "optimizer": get_optimizer_state_dict(self.model, self.optimizer),
-            "ema": self.ema.state,
+            "ema": self.ema.averages,
             "position": position,
         }
 

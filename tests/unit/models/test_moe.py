@@ -112,4 +112,4 @@ def test_a_policy_of_mixtures_has_them_in_every_expert_layer() -> None:
     sizes = replace(PRESETS["tiny"], max_action_dim=3, num_experts=4)
     model = Pi0(sizes)
     assert len(mixtures(model)) == sizes.depth
-    assert imbalance(Pi0(replace(sizes, num_experts=0))) == 0
+    assert imbalance(mixtures(Pi0(replace(sizes, num_experts=0)))) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -157,6 +158,29 @@ def test_we_act_as_lerobot_does_on_its_own_folder(ours: Path, tokenizer_file: Pa
     found, expected = (load_policy(folder).infer(seen, (3,)) for folder in (theirs, ours))
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
     assert files.origin == Origin("theirs", "gemma")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda steps: steps[0].update(state_file="../other.safetensors"), "which is no file beside it"),
+        (lambda steps: steps[0].update(state_file="gone.safetensors"), r"cannot read .*gone\.safetensors"),
+        (lambda steps: steps.append("normalise"), "should hold a list of steps"),
+    ],
+)
+def test_damaged_statistics_of_lerobots_are_named(
+    ours: Path, tmp_path: Path, change: Callable[[list[Any]], None], message: str
+) -> None:
+    folder = tmp_path / "theirs"
+    shutil.copytree(ours, folder)
+    (folder / "vlarge.json").unlink()
+    path = folder / "policy_preprocessor.json"
+    pipeline = json.loads(path.read_text())
+    pipeline["steps"].sort(key=lambda step: step["registry_name"] != "normalizer_processor")
+    change(pipeline["steps"])
+    path.write_text(json.dumps(pipeline))
+    with pytest.raises(InputError, match=message):
+        read_policy(folder)
 
 
 def test_sharded_and_unrooted_weights_are_read(ours: Path, tmp_path: Path) -> None:

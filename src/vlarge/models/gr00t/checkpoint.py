@@ -7,12 +7,13 @@ config.json says of the head. What is in neither is the same in every N1.5: head
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import isqrt
+from functools import partial
 from typing import Any
 
 from vlarge.contracts import InputError
 from vlarge.models.gr00t.config import PRESETS, GrootConfig
 from vlarge.models.gr00t.convert import BLOCKS, DENOISER, EAGLE, FEATURES, LANGUAGE, LEROBOT, VISION
+from vlarge.models.transformers_names import num_layers, vision_sizes
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -62,11 +63,6 @@ def _shape(shapes: Shapes, name: str, num_dims: int) -> tuple[int, ...]:
     return shapes[name]
 
 
-def _count(shapes: Shapes, layer: str, end: str) -> int:
-    # How many layers there are; `#` stands for a layer's number.
-    return sum(name.startswith(layer.split("#")[0]) and name.endswith(end) for name in shapes)
-
-
 def _language(shapes: Shapes) -> dict[str, Any]:
     layer = LANGUAGE + "layers.0."
     embed, tied = LANGUAGE + "embed_tokens.weight", EAGLE + "language_model.lm_head.weight"
@@ -76,7 +72,7 @@ def _language(shapes: Shapes) -> dict[str, Any]:
     return {
         "vocab_size": vocab_size,
         "width": width,
-        "depth": _count(shapes, LANGUAGE + "layers.", ".input_layernorm.weight"),
+        "depth": num_layers(shapes, LANGUAGE + "layers."),
         "mlp": _shape(shapes, layer + "mlp.gate_proj.weight", 2)[0],
         "heads": _shape(shapes, layer + "self_attn.q_proj.weight", 2)[0] // head_dim,
         "kv_heads": _shape(shapes, layer + "self_attn.k_proj.weight", 2)[0] // head_dim,
@@ -87,16 +83,7 @@ def _language(shapes: Shapes) -> dict[str, Any]:
 
 
 def _vision(shapes: Shapes) -> dict[str, Any]:
-    width, _, patch, _ = _shape(shapes, VISION + "embeddings.patch_embedding.weight", 4)
-    num_patches, _ = _shape(shapes, VISION + "embeddings.position_embedding.weight", 2)
-    return {
-        "vision_width": width,
-        "vision_depth": _count(shapes, VISION + "encoder.layers.", ".layer_norm1.weight"),
-        "vision_mlp": _shape(shapes, VISION + "encoder.layers.0.mlp.fc1.weight", 2)[0],
-        "vision_heads": PRESETS["n1.5-3b"].vision_heads,
-        "patch": patch,
-        "image_size": isqrt(num_patches) * patch,
-    }
+    return vision_sizes(VISION, shapes, partial(_shape, shapes)) | {"vision_heads": PRESETS["n1.5-3b"].vision_heads}
 
 
 def _head(config: dict[str, Any], shapes: Shapes) -> dict[str, Any]:
@@ -115,8 +102,8 @@ def _head(config: dict[str, Any], shapes: Shapes) -> dict[str, Any]:
             raise InputError(f"config.json has {'.'.join(names[size])} {value!r}; it must be a number of at least 1")
     robots, state_dim, hidden = _shape(shapes, "action_head.state_encoder.layer1.W", 3)
     return sizes | {
-        "vl_depth": _count(shapes, FEATURES, ".to_q.weight"),
-        "dit_depth": _count(shapes, BLOCKS, ".to_q.weight"),
+        "vl_depth": num_layers(shapes, FEATURES.removesuffix("#.")),
+        "dit_depth": num_layers(shapes, BLOCKS.removesuffix("#.")),
         "head_width": hidden,
         "future_tokens": _shape(shapes, "action_head.future_tokens.weight", 2)[0],
         "num_embodiments": robots,
@@ -151,9 +138,5 @@ def lerobot_config(c: GrootConfig, max_text_tokens: int) -> dict[str, Any]:
 
 
 def lerobot_steps(c: GrootConfig, max_text_tokens: int) -> list[tuple[str, dict[str, Any]]]:
-    """What is common to all of LeRobot's processors."""
-    return [
-        ("rename_observations_processor", {"rename_map": {}}),
-        ("to_batch_processor", {}),
-        ("normalizer_processor", {}),
-    ]
+    """The numbers are normalised."""
+    return [("normalizer_processor", {})]

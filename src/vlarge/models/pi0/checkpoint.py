@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from vlarge.contracts import InputError
 from vlarge.models.pi0.config import PRESETS, Pi0Config
-from vlarge.models.pi0.convert import EXPERT, LANGUAGE, PI0_TABLE, ROOT, VISION
+from vlarge.models.pi0.convert import EXPERT, HEADS, LANGUAGE, PI0_TABLE, ROOT, VISION
+from vlarge.models.transformers_names import num_layers, vision_sizes
 
 KV_HEADS = 1  # of every variant there is
 TOKENIZER = "google/paligemma-3b-pt-224"
 Shapes = Mapping[str, tuple[int, ...]]
-Steps = list[tuple[str, dict[str, Any]]]
 
 
 def foreign_sizes(config: Mapping[str, Any], shapes: Shapes) -> Pi0Config:
@@ -24,39 +23,30 @@ def foreign_sizes(config: Mapping[str, Any], shapes: Shapes) -> Pi0Config:
     rooted = {name if name.startswith(ROOT) else ROOT + name: shape for name, shape in shapes.items()}
 
     def shape(name: str) -> tuple[int, ...]:
-        if ROOT + name not in rooted:
-            raise InputError(f"the checkpoint has no weight {ROOT + name}: it is not of π0 or π0.5")
-        return rooted[ROOT + name]
+        if name not in rooted:
+            raise InputError(f"the checkpoint has no weight {name}: it is not of π0 or π0.5")
+        return rooted[name]
 
-    def depth(layers: str) -> int:
-        found = (re.match(re.escape(ROOT + layers) + r"(\d+)\.", name) for name in rooted)
-        return 1 + max((int(match[1]) for match in found if match), default=-1)
-
-    base, layer = PRESETS["base"], LANGUAGE + "layers.0."
+    base, layers, expert = PRESETS["base"], ROOT + LANGUAGE + "layers.", ROOT + EXPERT + "layers.0."
+    layer = layers + "0."
     head_dim = shape(layer + "self_attn.k_proj.weight")[0] // KV_HEADS
-    embed = LANGUAGE + "embed_tokens.weight"
-    vision_width, _, patch, _ = shape(VISION + "embeddings.patch_embedding.weight")
-    side = round(shape(VISION + "embeddings.position_embedding.weight")[0] ** 0.5)
-    state = PI0_TABLE["state_in."] + "weight"
+    embed, head = ROOT + LANGUAGE + "embed_tokens.weight", ROOT + HEADS[0]
+    state = ROOT + PI0_TABLE["state_in."] + "weight"
     return Pi0Config(
-        vocab_size=shape(embed if ROOT + embed in rooted else "paligemma_with_expert.paligemma.lm_head.weight")[0],
+        vocab_size=shape(embed if embed in rooted else head)[0],
         width=shape(layer + "self_attn.k_proj.weight")[1],
-        depth=depth(LANGUAGE + "layers."),
+        depth=num_layers(rooted, layers),
         mlp=shape(layer + "mlp.gate_proj.weight")[0],
         heads=shape(layer + "self_attn.q_proj.weight")[0] // head_dim,
         kv_heads=KV_HEADS,
         head_dim=head_dim,
-        expert_width=shape(EXPERT + "layers.0.self_attn.k_proj.weight")[1],
-        expert_mlp=shape(EXPERT + "layers.0.mlp.gate_proj.weight")[0],
-        vision_width=vision_width,
-        vision_depth=depth(VISION + "encoder.layers."),
-        vision_mlp=shape(VISION + "encoder.layers.0.mlp.fc1.weight")[0],
+        expert_width=shape(expert + "self_attn.k_proj.weight")[1],
+        expert_mlp=shape(expert + "mlp.gate_proj.weight")[0],
+        **vision_sizes(ROOT + VISION, rooted, lambda name, _: shape(name)),
         vision_heads=int(config.get("vision_heads", base.vision_heads)),
-        patch=patch,
-        image_size=side * patch,
         action_horizon=int(config.get("chunk_size", config.get("action_horizon", base.action_horizon))),
-        max_action_dim=shape(PI0_TABLE["action_in."] + "weight")[1],
-        max_state_dim=shape(state)[1] if ROOT + state in rooted else 0,
+        max_action_dim=shape(ROOT + PI0_TABLE["action_in."] + "weight")[1],
+        max_state_dim=shape(state)[1] if state in rooted else 0,
         denoise_steps=int(config.get("num_inference_steps", base.denoise_steps)),
     )
 
@@ -73,12 +63,10 @@ def lerobot_config(c: Pi0Config, max_text_tokens: int) -> dict[str, Any]:
     }
 
 
-def lerobot_steps(c: Pi0Config, max_text_tokens: int) -> Steps:
+def lerobot_steps(c: Pi0Config, max_text_tokens: int) -> list[tuple[str, dict[str, Any]]]:
     """LeRobot's processor steps up to the network, by their registered names. π0.5 has its state in the prompt."""
     tokenizer = {"max_length": max_text_tokens, "padding": "max_length", "tokenizer_name": TOKENIZER}
-    start: Steps = [("rename_observations_processor", {"rename_map": {}}), ("to_batch_processor", {})]
-    normalizer: Steps = [("normalizer_processor", {})]
     if c.has_state_token:
-        return [*start, ("pi0_new_line_processor", {}), ("tokenizer_processor", tokenizer), *normalizer]
+        return [("pi0_new_line_processor", {}), ("tokenizer_processor", tokenizer), ("normalizer_processor", {})]
     prompt = "pi05_prepare_state_tokenizer_processor_step"
-    return [*start, *normalizer, (prompt, {}), ("tokenizer_processor", tokenizer)]
+    return [("normalizer_processor", {}), (prompt, {}), ("tokenizer_processor", tokenizer)]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
-from itertools import count
 from typing import Any
 
 from vlarge.contracts import InputError
 from vlarge.models.naming import Naming
 from vlarge.models.smolvla.config import SmolVLAConfig
-from vlarge.models.smolvla.convert import TABLE
+from vlarge.models.smolvla.convert import EXPERT, TABLE, TEXT, VISION
+from vlarge.models.transformers_names import num_layers, side, vision_sizes
 
 HEAD_DIM = 64  # of every SmolVLM's language model
 VISION_HEADS = {768: 12, 1152: 16}  # of SigLIP's towers, by their width
@@ -23,67 +22,48 @@ def foreign_sizes(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...
     What no shape tells is `head_dim` and `vision_heads` of the config, and for SmolVLM's own models need not be there.
     Raises InputError where the two contradict each other or ask for what this model has not.
     """
-    shape = _shapes(shapes)
+
+    def theirs(name: str, _num_dims: int = 0) -> tuple[int, ...]:
+        if name not in shapes:
+            raise InputError(f"the checkpoint has no {name}; is it a SmolVLA of LeRobot's?")
+        return tuple(shapes[name])
+
+    def shape(ours: str) -> tuple[int, ...]:
+        return theirs(Naming(TABLE).theirs(ours))
+
     vocab_size, width = shape("embed.weight")
     expert_mlp, expert_width = shape("expert_layers.0.mlp.gate.weight")
-    vision_width, _, patch, _ = shape("vision.patch_embed.weight")
+    vision = vision_sizes(VISION, shapes, theirs)
+    vision_width = vision["vision_width"]
     head_dim = config.get("head_dim", HEAD_DIM)
     sizes = SmolVLAConfig(
         vocab_size=vocab_size,
         width=width,
-        depth=_num_layers("language_layers", shapes),
+        depth=num_layers(shapes, TEXT + "layers."),
         mlp=shape("language_layers.0.mlp.gate.weight")[0],
         heads=_part("query heads", shape("language_layers.0.query.q.weight")[0], head_dim),
         kv_heads=_part("key heads", shape("language_layers.0.key_value.k.weight")[0], head_dim),
         head_dim=head_dim,
         expert_width=expert_width,
         expert_mlp=expert_mlp,
-        vision_width=vision_width,
-        vision_depth=_num_layers("vision.blocks", shapes),
-        vision_mlp=shape("vision.blocks.0.mlp.up.weight")[0],
+        **vision,
         vision_heads=_vision_heads(config, vision_width),
-        patch=patch,
-        image_size=patch * _side("patches of an image", shape("vision.positions")[0]),
-        scale_factor=_side("patches of a token", _part("patches", shape("connector.proj.weight")[1], vision_width)),
+        scale_factor=side("patches of a token", _part("patches", shape("connector.proj.weight")[1], vision_width)),
         action_horizon=_setting(config, "chunk_size", 50),
         max_action_dim=shape("action_in.weight")[1],
         max_state_dim=shape("state_in.weight")[1],
         self_attn_every=_setting(config, "self_attn_every_n_layers", 2),
         denoise_steps=_setting(config, "num_steps", 10),
     )
-    _check_expert(sizes, shape, _num_layers("expert_layers", shapes))
+    _check_expert(sizes, shape, num_layers(shapes, EXPERT + "layers."))
     _check_settings(sizes, config)
     return sizes
-
-
-def _theirs(ours: str) -> str:
-    return Naming(TABLE).theirs(ours)
-
-
-def _shapes(shapes: Mapping[str, tuple[int, ...]]) -> Callable[[str], tuple[int, ...]]:
-    # Of a weight, by our name.
-    def shape(ours: str) -> tuple[int, ...]:
-        if _theirs(ours) not in shapes:
-            raise InputError(f"the checkpoint has no {_theirs(ours)}; is it a SmolVLA of LeRobot's?")
-        return tuple(shapes[_theirs(ours)])
-
-    return shape
-
-
-def _num_layers(part: str, shapes: Mapping[str, tuple[int, ...]]) -> int:
-    return next(i for i in count() if _theirs(f"{part}.{i}.norm1.weight") not in shapes)
 
 
 def _part(what: str, whole: int, divisor: int) -> int:
     if whole % divisor:
         raise InputError(f"the checkpoint's {what} have {whole} dimensions, which is not a multiple of {divisor}")
     return whole // divisor
-
-
-def _side(what: str, number: int) -> int:
-    if math.isqrt(number) ** 2 != number:
-        raise InputError(f"the checkpoint has {number} {what}, which make no square")
-    return math.isqrt(number)
 
 
 def _vision_heads(config: Mapping[str, Any], width: int) -> int:
@@ -150,8 +130,6 @@ def lerobot_config(c: SmolVLAConfig, max_text_tokens: int) -> dict[str, Any]:
 def lerobot_steps(c: SmolVLAConfig, max_text_tokens: int) -> list[tuple[str, dict[str, Any]]]:
     """LeRobot's processor steps up to the network, by their registered names."""
     return [
-        ("rename_observations_processor", {"rename_map": {}}),
-        ("to_batch_processor", {}),
         ("smolvla_new_line_processor", {}),
         ("tokenizer_processor", {"max_length": max_text_tokens, "padding": "longest", "tokenizer_name": TOKENIZER}),
         ("normalizer_processor", {}),
