@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import reference
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
 from torch import Tensor
 
 from vlarge.contracts import PackedBatch
@@ -46,9 +45,8 @@ def sizes_of(c: dict[str, Any], **changes: Any) -> GrootConfig:
 
 def read_golden(path: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any], str]:
     """Its tensors, its parameters by their full names, its sizes, and which part of the model it has."""
-    tensors, meta = load_file(path), json.loads(path.with_suffix(".json").read_text())
-    params = {ROOTS[meta["kind"]] + k.removeprefix("param."): v for k, v in tensors.items() if k.startswith("param.")}
-    return tensors, params, meta["config"], meta["kind"]
+    tensors, _, meta = reference.read_golden(path)
+    return tensors, reference.of_kind(tensors, "param.", ROOTS[meta["kind"]]), meta["config"], meta["kind"]
 
 
 def packed(t: dict[str, Tensor], c: dict[str, Any]) -> PackedBatch:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
 
-from vlarge.contracts import PackedBatch
+from vlarge.contracts import InputError, PackedBatch
+from vlarge.models.naming import Naming
 
 
 def packed(t: dict[str, Tensor], c: dict[str, Any], valid_BS: Tensor | None = None) -> PackedBatch:
@@ -27,6 +34,49 @@ def packed(t: dict[str, Tensor], c: dict[str, Any], valid_BS: Tensor | None = No
         action_dims_B=np.full(num_samples, c["action_dim"]),
         embodiments_B=np.zeros(num_samples, np.int64),
     )
+
+
+def read_golden(path: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:
+    """A golden file: all its tensors, of those the parameters by their names, and what its JSON says."""
+    tensors, meta = load_file(path), json.loads(path.with_suffix(".json").read_text())
+    return tensors, of_kind(tensors, "param."), meta
+
+
+def of_kind(tensors: Mapping[str, Tensor], kind: str, root: str = "") -> dict[str, Tensor]:
+    """The tensors of one kind by their names, `root` before each."""
+    return {root + name.removeprefix(kind): value for name, value in tensors.items() if name.startswith(kind)}
+
+
+def gradients_are_theirs(
+    parameters: Iterable[tuple[str, nn.Parameter]], gradients: Mapping[str, Tensor], naming: Naming, elsewhere: str = ""
+) -> int:
+    """Compares every gradient that there is, in our shape; returns how many.
+
+    elsewhere: beginning of the names whose gradients another file has.
+    """
+    checked = 0
+    for name, parameter in parameters:
+        assert parameter.grad is not None, f"{name} is dead"
+        theirs = gradients.get(naming.theirs(name))
+        if theirs is None:  # attention-key biases: zero in exact arithmetic
+            assert name.endswith(".k.bias") or (elsewhere and name.startswith(elsewhere))
+            continue
+        close(parameter.grad, naming.to_ours(name, theirs), 1e-5)
+        checked += 1
+    return checked
+
+
+def loading_is_strict(
+    read: Callable[[dict[str, Tensor]], object], params: dict[str, Tensor], weight: str, bias: str
+) -> None:
+    """A misnamed weight and a mis-shaped bias are told in one error."""
+    broken = dict(params)
+    broken[weight + "s"] = broken.pop(weight)
+    broken[bias] = torch.zeros(3)
+    with pytest.raises(InputError) as error:
+        read(broken)
+    for part in (f"missing ['{weight}']", f"unexpected ['{weight}s']", "(3,)"):
+        assert part in str(error.value)
 
 
 def vision_sizes(v: dict[str, int]) -> dict[str, int]:

@@ -1,16 +1,13 @@
 """Our packed π0 and π0.5 against LeRobot 0.6.1's padded ones: velocity, loss, gradients, sampled actions."""
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from pi0_reference import sizes_of, velocity_and_loss
-from reference import close, packed
-from safetensors.torch import load_file
+from reference import close, gradients_are_theirs, loading_is_strict, of_kind, packed, read_golden
 
-from vlarge.contracts import InputError
 from vlarge.models.pi0.convert import from_lerobot, naming, to_lerobot
 from vlarge.models.pi0.model import Pi0
 
@@ -19,9 +16,9 @@ from vlarge.models.pi0.model import Pi0
 def golden(request: pytest.FixtureRequest, shared: Path) -> SimpleNamespace:
     torch.set_num_threads(1)
     path = shared / "oracle" / f"{request.param}_seed0.safetensors"
-    tensors, c = load_file(path), json.loads(path.with_suffix(".json").read_text())["config"]
+    tensors, params, meta = read_golden(path)
+    c = meta["config"]
     model = Pi0(sizes_of(c, "in.state" in tensors))
-    params = {key.removeprefix("param."): value for key, value in tensors.items() if key.startswith("param.")}
     model.load_state_dict(from_lerobot(params, model.state_dict(), model.config))
     return SimpleNamespace(model=model, params=params, tensors=tensors, c=c)
 
@@ -35,16 +32,8 @@ def test_velocity_and_loss(golden: SimpleNamespace) -> None:
 def test_gradients(golden: SimpleNamespace) -> None:
     golden.model.zero_grad()
     velocity_and_loss(golden.model, golden.tensors, golden.c)[1].backward()
-    checked = 0
-    for name, parameter in golden.model.named_parameters():
-        assert parameter.grad is not None, f"{name} is dead"
-        theirs = golden.tensors.get("grad." + naming(golden.model.config).theirs(name))
-        if theirs is None:  # attention-key biases: zero in exact arithmetic
-            assert name.endswith(".k.bias")
-            continue
-        ours = parameter.grad
-        close(ours.reshape(-1), theirs.reshape(-1)[: ours.numel()], 1e-5)
-        checked += 1
+    config = golden.model.config
+    checked = gradients_are_theirs(golden.model.named_parameters(), of_kind(golden.tensors, "grad."), naming(config))
     assert checked > 60
 
 
@@ -60,10 +49,7 @@ def test_state_dict_goes_back_to_lerobots_keys(golden: SimpleNamespace) -> None:
 
 def test_loading_is_strict(golden: SimpleNamespace) -> None:
     state = golden.model.state_dict()
-    broken = dict(golden.params)
-    broken["model.action_in_proj.weights"] = broken.pop("model.action_in_proj.weight")
-    broken["model.action_out_proj.bias"] = torch.zeros(3)
-    with pytest.raises(InputError) as error:
-        from_lerobot(broken, state, golden.model.config)
-    for part in ("missing ['model.action_in_proj.weight']", "unexpected ['model.action_in_proj.weights']", "(3,)"):
-        assert part in str(error.value)
+    loading_is_strict(
+        lambda broken: from_lerobot(broken, state, golden.model.config),
+        golden.params, "model.action_in_proj.weight", "model.action_out_proj.bias",
+    )  # fmt: skip

@@ -1,16 +1,13 @@
 """Our packed SmolVLA against LeRobot 0.6.1's padded one: velocity, loss, gradients, sampled actions."""
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from reference import close, packed
-from safetensors.torch import load_file
+from reference import close, gradients_are_theirs, loading_is_strict, of_kind, packed, read_golden
 from smolvla_reference import sizes_of, velocity_and_loss
 
-from vlarge.contracts import InputError
 from vlarge.models.smolvla.convert import from_lerobot, naming, to_lerobot
 from vlarge.models.smolvla.model import SmolVLA
 
@@ -18,10 +15,8 @@ from vlarge.models.smolvla.model import SmolVLA
 @pytest.fixture(scope="module")
 def golden(shared: Path) -> SimpleNamespace:
     torch.set_num_threads(1)
-    path = shared / "oracle" / "smolvla_seed0.safetensors"
-    tensors, meta = load_file(path), json.loads(path.with_suffix(".json").read_text())
+    tensors, params, meta = read_golden(shared / "oracle" / "smolvla_seed0.safetensors")
     model = SmolVLA(sizes_of(meta["config"]))
-    params = {key.removeprefix("param."): value for key, value in tensors.items() if key.startswith("param.")}
     model.load_state_dict(from_lerobot(params, model.state_dict(), model.config))
     return SimpleNamespace(model=model, params=params, tensors=tensors, c=meta["config"], dead=meta["dead_params"])
 
@@ -37,15 +32,8 @@ def test_velocity_and_loss_without_the_padded_steps(golden: SimpleNamespace) -> 
 def test_gradients(golden: SimpleNamespace) -> None:
     golden.model.zero_grad()
     velocity_and_loss(golden.model, golden.tensors, golden.c)[1].backward()
-    checked = 0
-    for name, parameter in golden.model.named_parameters():
-        assert parameter.grad is not None, f"{name} is dead"
-        theirs = golden.tensors.get("grad." + naming(golden.model.config).theirs(name))
-        if theirs is None:  # attention-key biases: zero in exact arithmetic
-            assert name.endswith(".k.bias")
-            continue
-        close(parameter.grad.reshape(-1), theirs.reshape(-1), 1e-5)
-        checked += 1
+    config = golden.model.config
+    checked = gradients_are_theirs(golden.model.named_parameters(), of_kind(golden.tensors, "grad."), naming(config))
     assert checked == sum(key.startswith("grad.") for key in golden.tensors)
 
 
@@ -66,10 +54,7 @@ def test_loading_is_strict_but_for_old_statistics(golden: SimpleNamespace) -> No
     state, old = golden.model.state_dict(), "normalize_inputs.buffer_observation_state.mean"
     found = from_lerobot(golden.params | {old: torch.zeros(6)}, state, golden.model.config)
     assert found.keys() == state.keys()
-    broken = dict(golden.params)
-    broken["model.action_in_proj.weights"] = broken.pop("model.action_in_proj.weight")
-    broken["model.action_out_proj.bias"] = torch.zeros(3)
-    with pytest.raises(InputError) as error:
-        from_lerobot(broken, state, golden.model.config)
-    for part in ("missing ['model.action_in_proj.weight']", "unexpected ['model.action_in_proj.weights']", "(3,)"):
-        assert part in str(error.value)
+    loading_is_strict(
+        lambda broken: from_lerobot(broken, state, golden.model.config),
+        golden.params, "model.action_in_proj.weight", "model.action_out_proj.bias",
+    )  # fmt: skip
