@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
+
+import numpy as np
 
 from vlarge.contracts import InputError
 from vlarge.models.config import ModelConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sizes:
+class Sizes(ABC):
     """What every model has. width to head_dim: its language model, with kv_heads key heads for its query heads.
 
-    max_action_dim: columns of the action projections; a dataset may have fewer, never more.
+    max_action_dim, max_state_dim: columns of the projections; a dataset may have fewer, never more. A model that has no
+    projection of states says 0.
+    PADDING: how pictures become squares; one of `vlarge.data.transforms.resize.PADDINGS`.
     """
+
+    PADDING: ClassVar[str] = "centre"
 
     vocab_size: int
     width: int
@@ -32,6 +39,40 @@ class Sizes:
     image_size: int
     action_horizon: int
     max_action_dim: int
+    max_state_dim: int
+
+    @property
+    @abstractmethod
+    def prompt(self) -> str:
+        """What the text holds; one of `vlarge.data.prompts.PROMPTS`."""
+
+    @property
+    def image_tokens(self) -> int:
+        """Tokens of one image: its patches."""
+        return (self.image_size // self.patch) ** 2
+
+    def check_dims(self, *, state_dim: int, action_dim: int) -> None:
+        """Raise InputError for more dimensions than the model takes."""
+        if 0 < self.max_state_dim < state_dim:
+            raise InputError(
+                f"the dataset's states have {state_dim} dimensions, the model takes at most {self.max_state_dim}"
+            )
+        if action_dim > self.max_action_dim:
+            raise InputError(
+                f"the dataset's actions have {action_dim} dimensions, the model takes at most {self.max_action_dim}:"
+                f" set model.max_action_dim to {action_dim} and train from scratch, or choose another action_key"
+            )
+
+    def finds_images(self, ids_T: np.ndarray, num_images: int) -> bool:
+        """Whether a prompt has the marks that the model replaces by its images, where it needs any."""
+        return True
+
+    def embodiment_number(self, name: str, taken: Collection[int]) -> int:
+        """Which of the weights that the model has for each robot are this one's: 0 where all share them.
+
+        taken: numbers of other robots of the run. Raises InputError when none is left.
+        """
+        return 0
 
 
 def chosen(presets: Mapping[str, Any], model: ModelConfig, vocab_size: int) -> Any:
@@ -48,21 +89,6 @@ def chosen(presets: Mapping[str, Any], model: ModelConfig, vocab_size: int) -> A
     if vocab_size > sizes.vocab_size:
         raise InputError(f"the tokenizer has {vocab_size} tokens, preset {model.preset!r} takes {sizes.vocab_size}")
     return sizes
-
-
-def check_state(state_dim: int, limit: int) -> None:
-    """Raise InputError for more dimensions than the model takes."""
-    if state_dim > limit:
-        raise InputError(f"the dataset's states have {state_dim} dimensions, the model takes at most {limit}")
-
-
-def check_action(action_dim: int, limit: int) -> None:
-    """Raise InputError for more dimensions than the model takes."""
-    if action_dim > limit:
-        raise InputError(
-            f"the dataset's actions have {action_dim} dimensions, the model takes at most {limit}:"
-            f" set model.max_action_dim to {action_dim} and train from scratch, or choose another action_key"
-        )
 
 
 def stored(kind: type[Any], data: dict[str, Any]) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from importlib.metadata import entry_points
 from typing import Any, Protocol
 
@@ -14,39 +14,20 @@ import vlarge.models
 from vlarge.contracts import InputError, PackedBatch
 from vlarge.models.config import ModelConfig
 from vlarge.models.network import PolicyNetwork
+from vlarge.models.presets import Sizes
 
 
 class Family(Protocol):
-    """What a model folder's `__init__` offers. `sizes` is the folder's own frozen dataclass."""
+    """What a model folder's `__init__` offers. Config: the folder's own frozen dataclass."""
 
     NAMES: tuple[str, ...]
+    Config: type[Sizes]
 
-    def resolve(self, model: ModelConfig, *, vocab_size: int, state_dim: int, action_dim: int) -> Any:
+    def resolve(self, model: ModelConfig, *, vocab_size: int, state_dim: int, action_dim: int) -> Sizes:
         """The sizes that a recipe, a tokenizer and a dataset ask for. Raises InputError."""
-
-    def prompt(self, sizes: Any) -> str:
-        """Which of `vlarge.data.prompts.PROMPTS` the model reads."""
-
-    def padding(self, sizes: Any) -> str:
-        """Which of `vlarge.data.transforms.resize.PADDINGS` makes the model's images squares."""
-
-    def check_dims(self, sizes: Any, *, state_dim: int, action_dim: int) -> None:
-        """Raise InputError for more dimensions than the model takes."""
-
-    def embodiment_number(self, sizes: Any, name: str, taken: Collection[int]) -> int:
-        """Which of the weights that the model has for each robot are this one's. Raises InputError when none is left.
-
-        taken: numbers of other robots of the run. A model without such weights says 0.
-        """
-
-    def read_sizes(self, data: dict[str, Any]) -> Any:
-        """The sizes stored in a checkpoint. Raises InputError."""
 
     def build(self, sizes: Any) -> PolicyNetwork[Any, Any]:
         """A new network."""
-
-    def image_tokens(self, sizes: Any) -> int:
-        """Tokens of one image."""
 
     def forward_flops(self, sizes: Any, batch: PackedBatch, num_draws: int) -> float: ...
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from vlarge.contracts import InputError
 from vlarge.data.transforms import Preparation
 from vlarge.models.network import PolicyNetwork
+from vlarge.models.presets import stored
 from vlarge.models.registry import find_family
 from vlarge.policy import foreign
 from vlarge.policy.card import Origin, write_card
@@ -107,7 +108,7 @@ def read_policy(path: Path, model_name: str = "") -> PolicyFiles:
     return PolicyFiles(
         folder=folder,
         model_name=own["model"],
-        sizes=find_family(own["model"]).read_sizes(own["sizes"]),
+        sizes=stored(find_family(own["model"]).Config, own["sizes"]),
         preparations=_read_preparations(folder / OWN, own.get("embodiments")),
         step=int(own.get("step", 0)),
         origin=Origin(**own["origin"]) if own.get("origin") else None,

@@ -64,8 +64,8 @@ def _preparation(folder: Path, config: Mapping[str, Any], family: Family, sizes:
         state_normalizer=Normalizer(state, stats[STATE]),
         action_normalizer=Normalizer(action, stats[ACTION]),
         max_text_tokens=int(config.get("tokenizer_max_length", 200)),
-        prompt=family.prompt(sizes),
-        padding=family.padding(sizes),
+        prompt=sizes.prompt,
+        padding=sizes.PADDING,
     )
 
 

@@ -12,7 +12,6 @@ from vlarge.data.service.client import ServiceProcess, stream_from
 from vlarge.data.service.feed import Feed
 from vlarge.data.service.plan import Node
 from vlarge.data.service.stream import Limits, Stream, stream_here
-from vlarge.models.registry import find_family
 from vlarge.recipe import Recipe
 from vlarge.train.fit import Plan
 from vlarge.train.parallel.mesh import World
@@ -52,7 +51,7 @@ def feed_of(recipe: Recipe, plan: Plan, world: World, start_step: int) -> Feed:
         num_threads=1 if data.workers == 0 else max(0, data.workers),
         memory_bytes=data.memory_bytes,
         budget_tokens=recipe.train.micro_batch_tokens,
-        image_tokens=find_family(plan.model.name).image_tokens(plan.sizes),
+        image_tokens=plan.sizes.image_tokens,
         suffixes_per_prefix=recipe.train.suffixes_per_prefix,
         padding=plan.preparations[0].padding,
         augment=data.augment,

@@ -24,7 +24,8 @@ from vlarge.models.attention import AUTO, BACKENDS
 from vlarge.models.audit import Audit, audit
 from vlarge.models.config import ModelConfig
 from vlarge.models.network import PolicyNetwork
-from vlarge.models.registry import Family, find_family
+from vlarge.models.presets import Sizes
+from vlarge.models.registry import find_family
 from vlarge.policy.files import PolicyFiles, build_model, read_policy
 from vlarge.recipe import Recipe
 
@@ -37,7 +38,7 @@ class Plan:
     """
 
     model: ModelConfig
-    sizes: Any
+    sizes: Sizes
     preparations: tuple[Preparation, ...]
     embodiments: tuple[str, ...]
     init: PolicyFiles | None
@@ -99,13 +100,11 @@ def fit(recipe: Recipe, datasets: Sequence[Dataset]) -> Plan:
     chains = [_chain(part, recipe.data.index_dir) for part in parts]
     first = init.first if init else None
     tokenizer = first.tokenizer if first else _tokenizer(recipe.data, init)
-    family = find_family(recipe.model.name)
     dims = {"state_dim": _state_dim(parts, chains), "action_dim": _action_dim(parts, chains)}
-    sizes = init.sizes if init else family.resolve(recipe.model, vocab_size=tokenizer.vocab_size, **dims)
-    family.check_dims(sizes, **dims)
+    sizes = _sizes(recipe.model, init, tokenizer, dims)
     max_text_tokens = first.max_text_tokens if first else recipe.data.max_text_tokens
     places = _places(parts, chains)
-    numbers = _embodiment_numbers(parts, family, sizes)
+    numbers = _embodiment_numbers(parts, sizes)
     stats = _stats(parts, chains, sizes.action_horizon, recipe.data.index_dir)
 
     def prepared(part: _Part, chain: Chain) -> Preparation:
@@ -119,14 +118,15 @@ def fit(recipe: Recipe, datasets: Sequence[Dataset]) -> Plan:
             action_normalizer=Normalizer(recipe.data.normalization, own[ACTION]),
             max_text_tokens=max_text_tokens,
             chain=chain,
-            prompt=first.prompt if first else family.prompt(sizes),
+            prompt=first.prompt if first else sizes.prompt,
             embodiment=numbers[part.embodiment],
-            padding=family.padding(sizes),
+            padding=first.padding if first else sizes.PADDING,
             repeats_last_action=recipe.data.repeat_last_action,
         )
 
     _check_attention(recipe.model.attention)
     preparations = tuple(part.known or prepared(part, chain) for part, chain in zip(parts, chains, strict=True))
+    _check_marks(sizes, preparations)
     return Plan(recipe.model, sizes, preparations, tuple(part.embodiment for part in parts), init)
 
 
@@ -137,6 +137,24 @@ def _blank_sample(p: Preparation) -> Sample:
     ids = p.prompt_ids("", state_A[None], len(images))[0]
     actions_SA = np.zeros((p.action_horizon, p.action_normalizer.dim), np.float32)
     return Sample(SampleId(0, 0, 0), images, ids, state_A, actions_SA, p.embodiment)
+
+
+def _sizes(model: ModelConfig, init: PolicyFiles | None, tokenizer: Tokenizer, dims: dict[str, int]) -> Sizes:
+    sizes: Sizes
+    if init is None:
+        sizes = find_family(model.name).resolve(model, vocab_size=tokenizer.vocab_size, **dims)
+    else:
+        sizes = init.sizes
+        sizes.check_dims(**dims)
+    return sizes
+
+
+def _check_marks(sizes: Sizes, preparations: Sequence[Preparation]) -> None:
+    if not all(sizes.finds_images(_blank_sample(each).prompt_ids, len(each.cameras)) for each in preparations):
+        raise InputError(
+            "the tokenizer has another mark for images than the model replaces by them: set data.tokenizer to the one"
+            " that the model was made for"
+        )
 
 
 def _check_attention(name: str) -> None:
@@ -235,12 +253,12 @@ def _places(parts: Sequence[_Part], chains: Sequence[Chain]) -> dict[str, int]:
     return {name: place for place, name in enumerate(dict.fromkeys(names))}
 
 
-def _embodiment_numbers(parts: Sequence[_Part], family: Family, sizes: Any) -> dict[str, int]:
+def _embodiment_numbers(parts: Sequence[_Part], sizes: Sizes) -> dict[str, int]:
     # Robots that the policy knows keep theirs.
     numbers = {part.embodiment: part.known.embodiment for part in parts if part.known}
     for part in parts:
         if part.embodiment not in numbers:
-            numbers[part.embodiment] = family.embodiment_number(sizes, part.embodiment, set(numbers.values()))
+            numbers[part.embodiment] = sizes.embodiment_number(part.embodiment, set(numbers.values()))
     return numbers
 
 

@@ -65,6 +65,18 @@ def test_aspect_is_kept_and_the_picture_centred(height: int, width: int, rows: i
     np.testing.assert_array_equal(resize_with_pad(grey, 32), expected)
 
 
+@pytest.mark.parametrize(("height", "width"), [(48, 64), (64, 48), (20, 90)])
+@pytest.mark.parametrize("as_frame", [False, True])
+def test_pictures_may_be_stretched(height: int, width: int, as_frame: bool) -> None:
+    picture = np.full((height, width, 3), 200, np.uint8)
+    picture[height // 2 :, : width // 2] = 40
+    out = np.full((32, 32, 3), 77, np.uint8)
+    write_rgb(av.VideoFrame.from_ndarray(picture, format="rgb24") if as_frame else picture, out, "none")
+    assert (out[:15] == 200).all()
+    assert (out[17:, :15] == 40).all()
+    assert (out[:, 17:] == 200).all()
+
+
 @pytest.mark.parametrize(("height", "width"), [(48, 64), (64, 48)])
 @pytest.mark.parametrize("as_frame", [False, True])
 def test_black_may_lie_above_and_to_the_left_only(height: int, width: int, as_frame: bool) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vlarge.contracts import PackedBatch
 from vlarge.models.gr00t.backbone import Backbone
-from vlarge.models.gr00t.config import PRESETS, GrootConfig, image_tokens
+from vlarge.models.gr00t.config import PRESETS, GrootConfig
 from vlarge.models.gr00t.convert import EAGLE, VISION, naming
 
 MARKER = 1
@@ -74,7 +74,7 @@ class Theirs(torch.nn.Module):
             rope_parameters={"rope_type": "default", "rope_theta": 1_000_000.0}, use_cache=False,
         )  # fmt: skip
         vision._attn_implementation = language._attn_implementation = "eager"
-        self.patches = image_tokens(c)
+        self.patches = c.image_tokens
         self.vision_model = SiglipVisionModel(vision)
         self.language_model = torch.nn.ModuleDict({"model": Qwen3Model(language)})
         self.mlp1 = torch.nn.ModuleList([torch.nn.Linear(c.vision_width, c.width)])

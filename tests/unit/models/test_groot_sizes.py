@@ -11,12 +11,13 @@ import torch
 
 from vlarge.contracts import InputError
 from vlarge.models.config import ModelConfig
-from vlarge.models.gr00t import check_dims, embodiment_number, read_sizes, resolve
+from vlarge.models.gr00t import resolve
 from vlarge.models.gr00t.checkpoint import foreign_sizes
-from vlarge.models.gr00t.config import PRESETS
+from vlarge.models.gr00t.config import PRESETS, GrootConfig
 from vlarge.models.gr00t.convert import to_lerobot
 from vlarge.models.gr00t.denoiser import bucket
 from vlarge.models.gr00t.model import Groot
+from vlarge.models.presets import stored
 from vlarge.models.registry import find_family
 
 FULL = PRESETS["n1.5-3b"]
@@ -113,7 +114,7 @@ def test_a_recipe_and_a_dataset_decide_the_sizes() -> None:
     dims = {"state_dim": 6, "action_dim": 7}
     tiny = resolve(ModelConfig(name="gr00t", action_horizon=12), vocab_size=4373, **dims)
     assert (tiny.max_state_dim, tiny.max_action_dim, tiny.action_horizon) == (6, 7, 12)
-    assert read_sizes(asdict(tiny)) == tiny
+    assert stored(GrootConfig, asdict(tiny)) == tiny
     assert resolve(ModelConfig(name="gr00t", preset="n1.5-3b"), vocab_size=151_670, **dims) == FULL
     assert find_family("gr00t").resolve is resolve
 
@@ -121,9 +122,9 @@ def test_a_recipe_and_a_dataset_decide_the_sizes() -> None:
 def test_too_many_dimensions_are_refused_not_resized() -> None:
     """Isaac-GR00T#314: heads made larger start without sense, and gradients overflow."""
     with pytest.raises(InputError, match="actions have 33 dimensions, the model takes at most 32"):
-        check_dims(FULL, state_dim=64, action_dim=33)
+        FULL.check_dims(state_dim=64, action_dim=33)
     with pytest.raises(InputError, match="states have 65 dimensions, the model takes at most 64"):
-        check_dims(FULL, state_dim=65, action_dim=32)
+        FULL.check_dims(state_dim=65, action_dim=32)
     with pytest.raises(InputError, match="tokenizer has 151681"):
         resolve(ModelConfig(preset="n1.5-3b"), vocab_size=151_681, state_dim=1, action_dim=1)
     with pytest.raises(InputError, match=r"choose one of tiny, n1\.5-3b"):
@@ -139,17 +140,17 @@ def test_sizes_that_do_not_fit_each_other_are_refused(wrong: dict[str, Any]) -> 
 
 
 def test_robots_have_numbers_of_their_own() -> None:
-    assert [embodiment_number(FULL, name, ()) for name in ("gr1", "oxe_droid", "agibot_genie1")] == [24, 17, 26]
-    assert embodiment_number(FULL, "new_embodiment", ()) == embodiment_number(FULL, "so101", ()) == 31
+    assert [FULL.embodiment_number(name, ()) for name in ("gr1", "oxe_droid", "agibot_genie1")] == [24, 17, 26]
+    assert FULL.embodiment_number("new_embodiment", ()) == FULL.embodiment_number("so101", ()) == 31
     taken: list[int] = []
     for robot in range(32):
-        taken.append(embodiment_number(FULL, f"robot{robot}", taken))
+        taken.append(FULL.embodiment_number(f"robot{robot}", taken))
     assert taken[:8] == [31, 30, 29, 28, 27, 25, 23, 22]
     assert taken[-3:] == [26, 24, 17]
     assert sorted(taken) == list(range(32))
     with pytest.raises(InputError, match="weights for 32 robots, and all are taken: 'one more'"):
-        embodiment_number(FULL, "one more", taken)
-    assert embodiment_number(PRESETS["tiny"], "gr1", [3]) == 2
+        FULL.embodiment_number("one more", taken)
+    assert PRESETS["tiny"].embodiment_number("gr1", [3]) == 2
 
 
 def test_buckets_of_time_are_the_references() -> None:

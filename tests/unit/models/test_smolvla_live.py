@@ -16,7 +16,6 @@ from smolvla_reference import sizes_of, velocity_and_loss
 
 from vlarge.contracts import InputError
 from vlarge.data.transforms import resize_with_pad
-from vlarge.models import smolvla
 from vlarge.models.smolvla.checkpoint import foreign_sizes
 from vlarge.models.smolvla.config import PRESETS
 from vlarge.models.smolvla.convert import from_lerobot, naming, to_lerobot
@@ -96,7 +95,7 @@ def test_sizes_of_a_small_checkpoint(reference: ModuleType) -> None:
 def test_pictures_lie_where_lerobot_puts_them(height: int, width: int) -> None:
     vla_utils = importlib.import_module("lerobot.policies.common.vla_utils")
     theirs = vla_utils.resize_with_pad(torch.ones(1, 3, height, width), 32, 32, pad_value=0)[0].permute(1, 2, 0)
-    ours = resize_with_pad(np.ones((height, width, 3), np.uint8), 32, smolvla.padding(PRESETS["base"]))
+    ours = resize_with_pad(np.ones((height, width, 3), np.uint8), 32, PRESETS["base"].PADDING)
     np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import tokenizers
 import torch
 
 from vlarge import recipe as recipes
@@ -187,3 +188,19 @@ def test_rows_that_are_not_finite_enter_no_statistics(small: Recipe, dataset_pat
     (preparation,) = fit(recipe, open_data(recipe.data)).preparations
     assert np.isfinite(preparation.action_normalizer.stats.mean).all()
     assert preparation.action_normalizer.stats.count == len(rows) - 1
+
+
+def test_a_tokenizer_whose_image_mark_is_another_number_is_refused(small: Recipe, tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer.json"
+    marks = ("[?]", "<|im_start|>", "<|im_end|>", "<img>", "</img>", "<IMG_CONTEXT>")
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({m: k for k, m in enumerate(marks)}, unk_token="[?]"))
+    words.add_special_tokens(list(marks[1:]))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    words.save(str(file))
+    groot = recipes.replace(_with(small, tokenizer=str(file)), "model.name", "gr00t")
+    with pytest.raises(
+        InputError, match=r"another mark for images than the model replaces by them: set data\.tokenizer"
+    ):
+        fit(groot, open_data(groot.data))
+    other = recipes.replace(groot, "model.name", "smolvla")
+    assert fit(other, open_data(other.data)).preparations[0].tokenizer.vocab_size == 6

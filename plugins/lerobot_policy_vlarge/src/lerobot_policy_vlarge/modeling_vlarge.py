@@ -105,10 +105,10 @@ def _built(config: VlargeConfig, stored: StoredTokenizer) -> tuple[Any, Packing]
         image_size=sizes.image_size,
         action_horizon=config.chunk_size,
         action_dim=action_dim,
-        prompt=family.prompt(sizes),
+        prompt=sizes.prompt,
         max_text_tokens=config.max_text_tokens,
-        embodiment=family.embodiment_number(sizes, config.embodiment, ()),
-        padding=family.padding(sizes),
+        embodiment=sizes.embodiment_number(config.embodiment, ()),
+        padding=sizes.PADDING,
     )
     return model, packing
 

@@ -1,4 +1,4 @@
-"""Pictures at training resolution: aspect kept, on black, bilinear over the whole area that a pixel covers.
+"""Pictures at training resolution: on black or stretched, bilinear over the whole area that a pixel covers.
 
 Everything is scaled by FFmpeg's swscale, so that processes which only serve data need no torch, and training and acting
 see the same pictures.
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 # A small picture would lose more by it and costs less: it goes through planes of green, blue and red.
 LARGE, LARGE_FORMAT, SMALL_FORMAT = 192, "yuv422p", "gbrp"
 
-# Where black is added: on both sides, or above and to the left, so that pictures lie in the last corner (SmolVLA).
-PADDINGS = ("centre", "corner")
+# Where black is added: on both sides, or above and to the left, so that pictures lie in the last corner (SmolVLA), or
+# nowhere: pictures are stretched (GR00T).
+PADDINGS = ("centre", "corner", "none")
 
 _of_thread = threading.local()
 
@@ -68,6 +69,8 @@ def rgb_pixels(frame: av.VideoFrame) -> np.ndarray:
 
 def placement(height: int, width: int, size: int, padding: str = PADDINGS[0]) -> tuple[slice, slice]:
     """Rows and columns of a [size, size] canvas that a picture takes."""
+    if padding == "none":
+        return slice(0, size), slice(0, size)
     ratio = max(height, width) / size
     new_height, new_width = max(1, int(height / ratio)), max(1, int(width / ratio))
     top, left = size - new_height, size - new_width

@@ -3,32 +3,22 @@
 from vlarge.models.gr00t.checkpoint import foreign_sizes as foreign_sizes
 from vlarge.models.gr00t.checkpoint import lerobot_config as lerobot_config
 from vlarge.models.gr00t.checkpoint import lerobot_steps as lerobot_steps
-from vlarge.models.gr00t.config import check_dims as check_dims
-from vlarge.models.gr00t.config import image_tokens as image_tokens
-from vlarge.models.gr00t.config import padding as padding
-from vlarge.models.gr00t.config import prompt as prompt
-from vlarge.models.gr00t.config import read_sizes as read_sizes
+from vlarge.models.gr00t.config import GrootConfig as Config
 from vlarge.models.gr00t.config import resolve as resolve
 from vlarge.models.gr00t.convert import from_lerobot as from_lerobot
 from vlarge.models.gr00t.convert import to_lerobot as to_lerobot
 from vlarge.models.gr00t.flops import forward_flops as forward_flops
 from vlarge.models.gr00t.model import Groot as build
-from vlarge.models.gr00t.robots import embodiment_number as embodiment_number
 
 __all__ = [
     "NAMES",
+    "Config",
     "build",
-    "check_dims",
-    "embodiment_number",
     "foreign_sizes",
     "forward_flops",
     "from_lerobot",
-    "image_tokens",
     "lerobot_config",
     "lerobot_steps",
-    "padding",
-    "prompt",
-    "read_sizes",
     "resolve",
     "to_lerobot",
 ]

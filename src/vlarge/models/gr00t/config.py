@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
+
+import numpy as np
 
 from vlarge.contracts import InputError
 from vlarge.models import presets
 from vlarge.models.config import ModelConfig
-
-PROMPT = "chat"  # one of `vlarge.data.prompts.PROMPTS`
+from vlarge.models.gr00t.robots import free_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,10 +21,12 @@ class GrootConfig(presets.Sizes):
     image_token: the id in a text that an image's tokens take the place of. pad_token: see attend_padding.
     head_width: between the denoiser and the actions, and within each robot's own layers.
     max_positions: rows of the position table in NVIDIA's checkpoints, of which only the first `action_horizon` are used
-    and kept. max_state_dim: a dataset may have fewer, never more.
+    and kept.
     attend_padding: the released code fills a batch up to its longest text and lets the head see the fill, so that its
     numbers depend on a sample's neighbours; True gives those numbers, to compare with them. Here nothing is filled up.
     """
+
+    PADDING: ClassVar[str] = "none"
 
     image_token: int
     pad_token: int
@@ -34,11 +38,14 @@ class GrootConfig(presets.Sizes):
     head_width: int
     future_tokens: int
     num_embodiments: int
-    max_state_dim: int
     max_positions: int = 1024
     time_buckets: int = 1000
     denoise_steps: int = 4
     attend_padding: bool = False
+
+    @property
+    def prompt(self) -> str:
+        return "chat"
 
     @property
     def dit_width(self) -> int:
@@ -53,6 +60,12 @@ class GrootConfig(presets.Sizes):
     def last_own_layer(self) -> int:
         """The last layer of the denoiser in which tokens see each other. From there on only actions are of use."""
         return self.dit_depth - 1 - self.dit_depth % 2
+
+    def finds_images(self, ids_T: np.ndarray, num_images: int) -> bool:
+        return int((ids_T == self.image_token).sum()) == num_images
+
+    def embodiment_number(self, name: str, taken: Collection[int]) -> int:
+        return free_number(self.num_embodiments, name, taken)
 
     def __post_init__(self) -> None:
         for name, value, unit in (
@@ -101,32 +114,5 @@ def resolve(model: ModelConfig, *, vocab_size: int, state_dim: int, action_dim: 
     sizes: GrootConfig = presets.chosen(PRESETS, model, vocab_size)
     own: dict[str, Any] = {"max_action_dim": action_dim, "max_state_dim": state_dim}
     sizes = replace(sizes, **{name: dim for name, dim in own.items() if not getattr(sizes, name)})
-    check_dims(sizes, state_dim=state_dim, action_dim=action_dim)
-    return sizes
-
-
-def prompt(sizes: GrootConfig) -> str:
-    """What the text holds; see `vlarge.data.prompts.PROMPTS`."""
-    return PROMPT
-
-
-def padding(sizes: GrootConfig) -> str:
-    """How pictures become squares. Isaac-GR00T stretches them, which changes what a wide camera shows."""
-    return "centre"
-
-
-def image_tokens(sizes: GrootConfig) -> int:
-    """Tokens of one image: its patches."""
-    return (sizes.image_size // sizes.patch) ** 2
-
-
-def check_dims(sizes: GrootConfig, *, state_dim: int, action_dim: int) -> None:
-    """Raise InputError for more dimensions than the model takes."""
-    presets.check_state(state_dim, sizes.max_state_dim)
-    presets.check_action(action_dim, sizes.max_action_dim)
-
-
-def read_sizes(data: dict[str, Any]) -> GrootConfig:
-    """Sizes stored in a checkpoint. Raises InputError for a key that this version does not know or misses."""
-    sizes: GrootConfig = presets.stored(GrootConfig, data)
+    sizes.check_dims(state_dim=state_dim, action_dim=action_dim)
     return sizes

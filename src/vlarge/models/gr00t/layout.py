@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vlarge.contracts import InputError, PackedBatch
 from vlarge.models.attention import Segments
-from vlarge.models.gr00t.config import GrootConfig, image_tokens
+from vlarge.models.gr00t.config import GrootConfig
 from vlarge.models.gr00t.embodiment import Groups
 from vlarge.models.runs import interleave, ranges, repeated, runs, starts
 
@@ -78,7 +78,7 @@ def lay_out(c: GrootConfig, batch: PackedBatch, num_draws: int, attention: str) 
 
 def text_lengths(c: GrootConfig, batch: PackedBatch) -> np.ndarray:
     """Tokens of each sample that the language model reads: each marker is replaced by its image's."""
-    return batch.num_images_B * image_tokens(c) + batch.num_text_B - _markers(c, batch)
+    return batch.num_images_B * c.image_tokens + batch.num_text_B - _markers(c, batch)
 
 
 def feature_lengths(c: GrootConfig, text_B: np.ndarray) -> np.ndarray:
@@ -95,7 +95,7 @@ def _markers(c: GrootConfig, batch: PackedBatch) -> np.ndarray:
 
 def _text_index(c: GrootConfig, batch: PackedBatch) -> np.ndarray:
     # A run of rows for each text token: itself, or the image in its place; before them, images that have no marker.
-    patches, is_marker = image_tokens(c), batch.text_T == c.image_token
+    patches, is_marker = c.image_tokens, batch.text_T == c.image_token
     unmarked_B = batch.num_images_B - _markers(c, batch)
     if (unmarked_B < 0).any():
         bad = int(np.argmin(unmarked_B))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Any
 
 from vlarge.contracts import InputError
 from vlarge.models import presets
@@ -22,7 +20,6 @@ class Pi0Config(presets.Sizes):
 
     expert_width: int
     expert_mlp: int
-    max_state_dim: int = 0
     denoise_steps: int = 10
     num_experts: int = 0
     experts_per_token: int = 2
@@ -31,6 +28,10 @@ class Pi0Config(presets.Sizes):
     def has_state_token(self) -> bool:
         """Whether this is π0."""
         return self.max_state_dim > 0
+
+    @property
+    def prompt(self) -> str:
+        return "task" if self.has_state_token else "task_and_state"
 
     def __post_init__(self) -> None:
         if self.image_size % self.patch:
@@ -51,18 +52,18 @@ PRESETS = {
         vocab_size=4373, width=128, depth=2, mlp=384, heads=4, kv_heads=1, head_dim=32,
         expert_width=128, expert_mlp=384,
         vision_width=128, vision_depth=2, vision_mlp=512, vision_heads=4, patch=16, image_size=96,
-        action_horizon=10, max_action_dim=0, denoise_steps=5,
+        action_horizon=10, max_action_dim=0, max_state_dim=0, denoise_steps=5,
     ),
     "mid": Pi0Config(
         vocab_size=8192, width=512, depth=6, mlp=2048, heads=8, kv_heads=1, head_dim=64,
         expert_width=256, expert_mlp=1024,
         vision_width=256, vision_depth=6, vision_mlp=1024, vision_heads=4, patch=14, image_size=224,
-        action_horizon=50, max_action_dim=32,
+        action_horizon=50, max_action_dim=32, max_state_dim=0,
     ),
     "base": Pi0Config(
         vocab_size=257_152, width=2048, depth=18, mlp=16_384, heads=8, kv_heads=1, head_dim=256, expert_width=1024,
         expert_mlp=4096, vision_width=1152, vision_depth=27, vision_mlp=4304, vision_heads=16, patch=14, image_size=224,
-        action_horizon=50, max_action_dim=32,
+        action_horizon=50, max_action_dim=32, max_state_dim=0,
     ),
 }  # fmt: skip
 
@@ -78,38 +79,5 @@ def resolve(model: ModelConfig, *, vocab_size: int, state_dim: int, action_dim: 
         sizes = replace(sizes, max_action_dim=action_dim)
     if model.name == "pi0":
         sizes = replace(sizes, max_state_dim=state_dim if has_own_dims else MAX_STATE_DIM)
-    check_dims(sizes, state_dim=state_dim, action_dim=action_dim)
-    return sizes
-
-
-def prompt(sizes: Pi0Config) -> str:
-    """What the text holds; see `vlarge.data.prompts.PROMPTS`."""
-    return "task" if sizes.has_state_token else "task_and_state"
-
-
-def padding(sizes: Pi0Config) -> str:
-    """How images become squares; see `vlarge.data.transforms.resize.PADDINGS`."""
-    return "centre"
-
-
-def embodiment_number(sizes: Pi0Config, name: str, taken: Collection[int]) -> int:
-    """All robots share all weights."""
-    return 0
-
-
-def image_tokens(sizes: Pi0Config) -> int:
-    """Tokens of one image: its patches."""
-    return (sizes.image_size // sizes.patch) ** 2
-
-
-def check_dims(sizes: Pi0Config, *, state_dim: int, action_dim: int) -> None:
-    """Raise InputError for more dimensions than the model takes."""
-    if sizes.has_state_token:
-        presets.check_state(state_dim, sizes.max_state_dim)
-    presets.check_action(action_dim, sizes.max_action_dim)
-
-
-def read_sizes(data: dict[str, Any]) -> Pi0Config:
-    """Sizes stored in a checkpoint. Raises InputError for a key that this version does not know or misses."""
-    sizes: Pi0Config = presets.stored(Pi0Config, data)
+    sizes.check_dims(state_dim=state_dim, action_dim=action_dim)
     return sizes

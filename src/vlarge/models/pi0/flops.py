@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from vlarge.contracts import PackedBatch
 from vlarge.models.flops import vision_products
-from vlarge.models.pi0.config import Pi0Config, image_tokens
+from vlarge.models.pi0.config import Pi0Config
 
 
 def forward_flops(c: Pi0Config, batch: PackedBatch, num_draws: int = 1) -> float:
     """Matrix products of one forward pass (a multiply and an add count as two); norms and activations are left out."""
-    prefix_B, suffix_B = batch.num_images_B * image_tokens(c) + batch.num_text_B, batch.num_actions_B
+    prefix_B, suffix_B = batch.num_images_B * c.image_tokens + batch.num_text_B, batch.num_actions_B
     context_B = prefix_B + int(c.has_state_token)
     suffix_tokens = float(suffix_B.sum()) * num_draws
     vision = vision_products(c, float(batch.num_images_B.sum()))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import ClassVar
 
 from vlarge.contracts import InputError
 from vlarge.models import presets
@@ -17,13 +16,13 @@ class SmolVLAConfig(presets.Sizes):
 
     self_attn_every: of so many layers of the expert, the first sees actions beside what comes before them; the others
     see only that. scale_factor: side, in patches, of the square of an image that becomes one token.
-    max_state_dim: columns of the state's projection; a dataset may have fewer, never more.
     """
+
+    PADDING: ClassVar[str] = "corner"
 
     expert_width: int
     expert_mlp: int
     scale_factor: int
-    max_state_dim: int
     self_attn_every: int = 2
     denoise_steps: int = 10
 
@@ -40,12 +39,19 @@ class SmolVLAConfig(presets.Sizes):
         if self.self_attn_every < 1:
             raise InputError(f"model.self_attn_every is {self.self_attn_every}; it must be at least 1")
 
+    @property
+    def prompt(self) -> str:
+        return "instruction"
+
+    @property
+    def image_tokens(self) -> int:
+        return (self.image_size // self.patch // self.scale_factor) ** 2
+
     def is_joint(self, layer: int) -> bool:
         """Whether the actions see each other in this layer of the expert."""
         return layer % self.self_attn_every == 0
 
 
-PROMPT = "instruction"  # one of `vlarge.data.prompts.PROMPTS`
 PRESETS = {
     "tiny": SmolVLAConfig(
         vocab_size=4373, width=128, depth=4, mlp=384, heads=4, kv_heads=2, head_dim=32, expert_width=96, expert_mlp=256,
@@ -72,37 +78,5 @@ def resolve(model: ModelConfig, *, vocab_size: int, state_dim: int, action_dim: 
         max_action_dim=sizes.max_action_dim or action_dim,
         max_state_dim=sizes.max_state_dim or state_dim,
     )
-    check_dims(sizes, state_dim=state_dim, action_dim=action_dim)
-    return sizes
-
-
-def prompt(sizes: SmolVLAConfig) -> str:
-    """What the text holds."""
-    return PROMPT
-
-
-def padding(sizes: SmolVLAConfig) -> str:
-    """How images become squares."""
-    return "corner"
-
-
-def embodiment_number(sizes: SmolVLAConfig, name: str, taken: Collection[int]) -> int:
-    """All robots share all weights."""
-    return 0
-
-
-def image_tokens(sizes: SmolVLAConfig) -> int:
-    """Tokens of one image."""
-    return (sizes.image_size // sizes.patch // sizes.scale_factor) ** 2
-
-
-def check_dims(sizes: SmolVLAConfig, *, state_dim: int, action_dim: int) -> None:
-    """Raise InputError for more dimensions than the model takes."""
-    presets.check_state(state_dim, sizes.max_state_dim)
-    presets.check_action(action_dim, sizes.max_action_dim)
-
-
-def read_sizes(data: dict[str, Any]) -> SmolVLAConfig:
-    """Sizes stored in a checkpoint. Raises InputError for a key that this version does not know or misses."""
-    sizes: SmolVLAConfig = presets.stored(SmolVLAConfig, data)
+    sizes.check_dims(state_dim=state_dim, action_dim=action_dim)
     return sizes

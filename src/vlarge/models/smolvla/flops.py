@@ -6,7 +6,7 @@ import numpy as np
 
 from vlarge.contracts import PackedBatch
 from vlarge.models.flops import vision_products
-from vlarge.models.smolvla.config import SmolVLAConfig, image_tokens
+from vlarge.models.smolvla.config import SmolVLAConfig
 
 
 def forward_flops(c: SmolVLAConfig, batch: PackedBatch, num_draws: int = 1) -> float:
@@ -14,7 +14,7 @@ def forward_flops(c: SmolVLAConfig, batch: PackedBatch, num_draws: int = 1) -> f
 
     Of causal attention the whole square counts.
     """
-    prefix_B = batch.num_images_B * image_tokens(c) + batch.num_text_B
+    prefix_B = batch.num_images_B * c.image_tokens + batch.num_text_B
     vision = vision_products(c, float(batch.num_images_B.sum()))
     return 2 * (vision + _language(c, prefix_B) + _expert(c, prefix_B + 1, batch.num_actions_B, num_draws))
 

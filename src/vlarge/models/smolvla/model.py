@@ -24,7 +24,7 @@ from vlarge.models.network import PolicyNetwork
 from vlarge.models.norm import RMSNorm
 from vlarge.models.precision import full_precision
 from vlarge.models.rotary import rotary_angles
-from vlarge.models.smolvla.config import SmolVLAConfig, image_tokens
+from vlarge.models.smolvla.config import SmolVLAConfig
 from vlarge.models.smolvla.connector import Connector
 from vlarge.models.smolvla.expert import CrossLayer, ExpertLayer, JointLayer
 from vlarge.models.smolvla.layout import Layout, lay_out
@@ -78,7 +78,7 @@ class SmolVLA(PolicyNetwork[Layout, list[KeysValues]]):
         nn.init.normal_(self.embed.weight, std=c.width**-0.5)  # the embedding is multiplied by sqrt(width)
 
     def lay_out(self, batch: PackedBatch, num_draws: int) -> Layout:
-        return lay_out(batch, image_tokens(self.config), num_draws, self.attention).to(self.device)
+        return lay_out(batch, self.config.image_tokens, num_draws, self.attention).to(self.device)
 
     def encode_context(self, batch: PackedBatch, layout: Layout) -> list[KeysValues]:
         """Keys and values of every layer that the actions see, as the expert's layers read them."""

@@ -1,9 +1,10 @@
-"""SmolVLA through the whole of training: its loss falls, another run starts from it, it acts."""
+"""SmolVLA and GR00T through the whole of training: their loss falls, another run starts from them, they act."""
 
 import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from vlarge import recipe as recipes
 from vlarge.contracts import Observation
@@ -13,12 +14,13 @@ from vlarge.train.feeding import feed_of
 from vlarge.train.trainer import Trainer
 
 
-def test_a_run_learns_is_a_start_and_acts(small: Recipe, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "padding"), [("smolvla", "corner"), ("gr00t", "none")])
+def test_a_run_learns_is_a_start_and_acts(small: Recipe, tmp_path: Path, name: str, padding: str) -> None:
     recipe = small
-    for key, value in {"model.name": "smolvla", "train.steps": 24, "train.save_every": 0}.items():
+    for key, value in {"model.name": name, "train.steps": 24, "train.save_every": 0}.items():
         recipe = recipes.replace(recipe, key, value)
     trainer = Trainer(recipe)
-    assert feed_of(trainer.recipe, trainer.plan, trainer.world, 0).padding == "corner"
+    assert feed_of(trainer.recipe, trainer.plan, trainer.world, 0).padding == padding
     last = trainer.train()
     losses = [json.loads(line)["loss"] for line in (tmp_path / "run" / "steps.jsonl").read_text().splitlines()]
     assert sum(losses[-8:]) < 0.8 * sum(losses[:8])
