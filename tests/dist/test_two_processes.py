@@ -47,10 +47,12 @@ def train(launcher: list[str], recipe: Path, run: Path, *options: str) -> list[d
 
 
 def test_two_processes_equal_one(tmp_path: Path, recipe: Path, make_datasets: ModuleType) -> None:
+    """Mixtures of experts too, whose balance is that of all processes' tokens."""
     data = tmp_path / "set"
     make_datasets.make(data, make_datasets.Spec("v3.0", episodes=4, length="10:20", codec="h264"))
-    alone = train([sys.executable], recipe, tmp_path / "one", "--data.path", str(data))
-    together = train(TORCHRUN, recipe, tmp_path / "two", "--data.path", str(data))
+    options = ["--data.path", str(data), "--model.num_experts", "4"]
+    alone = train([sys.executable], recipe, tmp_path / "one", *options)
+    together = train(TORCHRUN, recipe, tmp_path / "two", *options)
     assert_equal(alone, together)
 
 

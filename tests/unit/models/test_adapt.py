@@ -44,6 +44,13 @@ def test_adapters_are_all_that_is_trained_of_their_projections() -> None:
     assert all(part_of(name, Pi0.PARTS) for name in names)
 
 
+def test_what_an_adapter_changes_is_frozen_and_the_rest_is_not() -> None:
+    everything, names = trained(model_of()), trained(model_of(lora_rank=3, lora_on=("*.v",)))
+    own = {name for name in everything if ".v." in name}
+    adapters = {f"{name.rsplit('.', 1)[0]}.{kind}" for name in own for kind in ("lora_down", "lora_up")}
+    assert names == everything - own | adapters
+
+
 @pytest.mark.parametrize("bias", [False, True])
 def test_an_adapter_starts_without_effect_and_can_be_added_in(bias: bool) -> None:
     base = nn.Linear(6, 5, bias=bias)

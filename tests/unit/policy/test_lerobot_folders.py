@@ -55,13 +55,14 @@ def statistics(dim: int, seed: int) -> FeatureStats:
 
 
 def preparation(tokenizer_file: Path, prompt: str = "task_and_state") -> Preparation:
+    state, action = ("quantile", "mean_std") if prompt == "task_and_state" else ("mean_std", "quantile")
     return Preparation(
         image_size=16,
         action_horizon=4,
         cameras=(CAMERA,),
         tokenizer=load_tokenizer(str(tokenizer_file)),
-        state_normalizer=Normalizer("quantile", statistics(3, 0)),
-        action_normalizer=Normalizer("quantile", statistics(5, 1)),
+        state_normalizer=Normalizer(state, statistics(3, 0)),
+        action_normalizer=Normalizer(action, statistics(5, 1)),
         max_text_tokens=64,
         prompt=prompt,
     )
