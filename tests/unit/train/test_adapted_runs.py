@@ -87,7 +87,11 @@ def test_without_cameras_the_vision_tower_is_told_and_left(
     dead = next(line for line in trainer.audit.lines() if line.startswith("dead"))
     assert "vision.blocks.#.norm1.weight" in dead
     assert "kinds more" in dead
+    left = {name for name, parameter in trainer.model.named_parameters() if not parameter.requires_grad}
+    assert left == set(trainer.audit.dead)  # no process waits for their gradients, no average of them is kept
+    before = trainer.model.vision.patch_embed.weight.clone()
     trainer.train()
+    assert trainer.model.vision.patch_embed.weight.equal(before)
 
 
 def test_the_audit_counts_and_finds_nothing_dead(small: Recipe) -> None:
