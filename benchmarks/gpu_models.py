@@ -3,8 +3,8 @@
     PYTHONPATH=src python benchmarks/gpu_models.py --budget-s 420
 
 Needs torch, numpy and safetensors; LeRobot's π0.5 stands beside ours where it is installed. Configurations come in
-order of importance, each result is written at once (--out, a JSON file), and none is begun when the budget is nearly
-over. `--device cpu --size tiny` tries the script itself in a minute or two, without meaning.
+order of importance, each result is written at once (`gpu_models.json` in --out), and none is begun when the budget is
+nearly over. `--device cpu --size tiny` tries the script itself in a minute or two, without meaning.
 
 Every configuration: the same batch, bf16 products over fp32 weights, forward and backward pass, layers recomputed or
 not as its name says. Of a batch's places two of three cameras and 66 of 200 text tokens are real. Utilisation counts
@@ -80,11 +80,13 @@ def configurations(batch: int) -> Iterator[Configuration]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--budget-s", type=float, default=420)
-    parser.add_argument("--out", type=Path, default=HERE / "gpu_models.json")
+    parser.add_argument("--out", type=Path, default=HERE, help="folder of gpu_models.json")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--size", choices=list(PRESETS), default="full")
     parser.add_argument("--batch", type=int, default=32)
     arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    out = arguments.out / "gpu_models.json"
     ends, device = time.monotonic() + arguments.budget_s, torch.device(arguments.device)
     least_s = LEAST_S if device.type == "cuda" else 1
     found: dict[str, Any] = {"machine": machine(device), "size": arguments.size, "steps": {}, "attention": {}}
@@ -92,13 +94,13 @@ def main() -> None:
         if ends - time.monotonic() < least_s:
             found["steps"][each.name] = {"skipped": "the budget is over"}
             continue
-        note(found, "steps", each.name, partial(measured, each, arguments.size, device, ends), arguments.out)
+        note(found, "steps", each.name, partial(measured, each, arguments.size, device, ends), out)
     for case, segments in attention_cases(arguments.batch, arguments.size).items():
         for name in BACKENDS:
             if ends - time.monotonic() < least_s / 4:
                 break
             run = partial(attended, name, segments, case, device)
-            note(found, "attention", f"{case}, {name}", run, arguments.out)
+            note(found, "attention", f"{case}, {name}", run, out)
 
 
 def note(found: dict[str, Any], table: str, name: str, run: Callable[[], dict[str, Any]], out: Path) -> None:

@@ -76,5 +76,6 @@ def _describe(trainer: Trainer) -> str:
         )
         lines += describe_left_out(dataset.faults)
         if num_reports := sum(fault.action == "report" for fault in dataset.faults):
-            lines.append(f"{num_reports} oddities do no harm; `vlarge data check` names them")
+            harmless = "1 oddity does" if num_reports == 1 else f"{num_reports} oddities do"
+            lines.append(f"{harmless} no harm; `vlarge data check` names {'it' if num_reports == 1 else 'them'}")
     return "\n".join(lines)

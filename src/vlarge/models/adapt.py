@@ -1,4 +1,4 @@
-"""Which weights of a model are trained: parts frozen, and low-rank adapters on named projections (arXiv 2106.09685)."""
+"""Which weights of a model are trained, and how: parts frozen, low-rank adapters (arXiv 2106.09685), weight decay."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from torch import Tensor, nn
 
 from vlarge.contracts import InputError
 from vlarge.models.config import ModelConfig
+from vlarge.models.moe import MixtureOfExperts
 from vlarge.models.network import PolicyNetwork
 
 Parts = Mapping[str, Sequence[str]]  # name of a part -> beginnings of its parameters' names
 ADAPTERS = ("lora_down", "lora_up")
+DECAYED = (nn.Linear, nn.Embedding, MixtureOfExperts)
 
 
 class LowRankLinear(nn.Linear):
@@ -47,9 +49,13 @@ def adapt(model: PolicyNetwork[Any, Any], c: ModelConfig) -> None:
             parameter.requires_grad_(False)
     if c.lora_rank:
         _add_adapters(model, c)
+    elif c.lora_alpha:
+        raise InputError("model.lora_alpha scales adapters, and there are none: set model.lora_rank")
 
 
 def _add_adapters(model: nn.Module, c: ModelConfig) -> None:
+    if not any(c.lora_on):
+        raise InputError("model.lora_rank asks for adapters and model.lora_on names no projection")
     linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     for pattern in c.lora_on:
         if not any(fnmatchcase(name, pattern) for name in linear):
@@ -59,8 +65,25 @@ def _add_adapters(model: nn.Module, c: ModelConfig) -> None:
             )
     for name, module in linear.items():
         if any(fnmatchcase(name, pattern) for pattern in c.lora_on):
+            if c.lora_rank > (most := min(module.in_features, module.out_features)):
+                raise InputError(f"model.lora_rank is {c.lora_rank}: {name} has a rank of at most {most} itself")
             parent, _, own = name.rpartition(".")
             setattr(model.get_submodule(parent), own, LowRankLinear(module, c.lora_rank, c.lora_alpha or c.lora_rank))
+
+
+def by_decay(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """Trained parameters on which weight decay falls, and the others.
+
+    It falls on matrices of projections and mixtures and on embeddings. Norms, biases and positions are left alone, and
+    so is what GR00T has for each robot: decay would shrink the weights of robots that are not in the run.
+    """
+    decayed, others = list[nn.Parameter](), list[nn.Parameter]()
+    for module in model.modules():
+        for parameter in module.parameters(recurse=False):
+            if parameter.requires_grad:
+                falls = isinstance(module, DECAYED) and parameter.ndim >= 2
+                (decayed if falls else others).append(parameter)
+    return decayed, others
 
 
 def part_of(name: str, parts: Parts) -> str:

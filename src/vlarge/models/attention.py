@@ -17,6 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
+from vlarge.contracts import InputError
+
 FLEX_BLOCK = 128  # rows of one block of FlexAttention's mask
 AUTO = "auto"
 
@@ -88,6 +90,14 @@ def attend(q_THD: Tensor, k_THD: Tensor, v_THD: Tensor, segments: Segments) -> T
     if not segments.num_queries or not segments.num_keys:
         return torch.zeros_like(q_THD)
     return _backend(segments.backend, q_THD).run(q_THD, k_THD, v_THD, segments)
+
+
+def check_backend(name: str, device: torch.device, dtype: torch.dtype) -> None:
+    """Raise InputError for a backend that there is not, or that cannot train there."""
+    try:
+        _backend(name, torch.empty(1, 1, 64, device=device, dtype=dtype, requires_grad=True))
+    except ValueError as error:
+        raise InputError(f"model.attention is {name!r}: {error}; choose {AUTO!r}") from error
 
 
 def _backend(name: str, q_THD: Tensor) -> Backend:

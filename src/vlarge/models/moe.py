@@ -7,7 +7,9 @@ before, which all processes know before they compute, so the loss does not depen
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -20,13 +22,10 @@ from vlarge.models.precision import full_precision
 class MixtureOfExperts(nn.Module):
     """`num_experts` gated MLPs of the given sizes, `top_k` of them for each token, weighted by the router.
 
-    After a forward pass, `imbalance` is the sum over tokens of num_experts * sum_e share_e * probability_e: its mean is
-    1 when tokens are spread evenly. `count_E` adds up tokens until `settle`.
+    share_E: of the tokens of the optimizer step before, those that each expert had.
     """
 
-    imbalance: Tensor
     share_E: Tensor
-    count_E: Tensor
 
     def __init__(self, c: LanguageConfig, num_experts: int, top_k: int) -> None:
         super().__init__()
@@ -36,7 +35,7 @@ class MixtureOfExperts(nn.Module):
         self.gate, self.up = (_weights(num_experts, c.mlp, c.width) for _ in range(2))
         self.down = _weights(num_experts, c.width, c.mlp)
         self.register_buffer("share_E", torch.full((num_experts,), 1 / num_experts))
-        self.register_buffer("count_E", torch.zeros(num_experts), persistent=False)
+        self._watched: Balance | None = None
 
     def forward(self, x_TD: Tensor) -> Tensor:
         with full_precision(x_TD.device):
@@ -44,9 +43,9 @@ class MixtureOfExperts(nn.Module):
         weight_TK, expert_TK = probability_TE.topk(self.top_k, -1)
         weight_TK = weight_TK / weight_TK.sum(-1, keepdim=True)
         count_E = torch.zeros_like(self.share_E).index_add(0, expert_TK.flatten(), torch.ones_like(weight_TK).flatten())
-        self.imbalance = len(self.share_E) * (probability_TE.sum(0) * self.share_E).sum()
-        if self.training:
-            self.count_E += count_E
+        imbalance = len(self.share_E) * (probability_TE.sum(0) * self.share_E).sum()
+        if self._watched is not None:
+            self._watched.add(count_E, imbalance)
         order = expert_TK.flatten().argsort(stable=True)
         y = self._experts(x_TD.index_select(0, order // self.top_k), count_E)
         y_TKD = y.index_select(0, order.argsort()).unflatten(0, expert_TK.shape)
@@ -62,7 +61,32 @@ class MixtureOfExperts(nn.Module):
         """At the end of an optimizer step: the shares are now those of all its tokens, on every process."""
         if count_E.sum() > 0:
             self.share_E.copy_(count_E / count_E.sum())
-        self.count_E.zero_()
+
+
+@dataclass
+class Balance:
+    """Of one mixture: the tokens that went to each expert, and the sum over tokens of num_experts * sum_e share_e *
+    probability_e, whose mean is 1 when tokens are spread evenly.
+    """
+
+    count_E: Tensor
+    imbalance: Tensor
+
+    def add(self, count_E: Tensor, imbalance: Tensor) -> None:
+        self.count_E, self.imbalance = self.count_E + count_E, self.imbalance + imbalance
+
+
+@contextmanager
+def watched(of: Sequence[MixtureOfExperts]) -> Iterator[list[Balance]]:
+    """What the forward passes inside do, mixture by mixture; not those that a backward pass runs again afterwards."""
+    found = [Balance(torch.zeros_like(each.share_E), each.share_E.new_zeros(())) for each in of]
+    for mixture, balance in zip(of, found, strict=True):
+        mixture._watched = balance
+    try:
+        yield found
+    finally:
+        for mixture in of:
+            mixture._watched = None
 
 
 def mixtures(model: nn.Module) -> list[MixtureOfExperts]:
@@ -70,9 +94,9 @@ def mixtures(model: nn.Module) -> list[MixtureOfExperts]:
     return [module for module in model.modules() if isinstance(module, MixtureOfExperts)]
 
 
-def imbalance(of: Sequence[MixtureOfExperts]) -> Tensor:
-    """Of the last forward pass, summed over tokens and the mean over mixtures; 0 without any."""
-    return sum((mixture.imbalance for mixture in of), torch.zeros(())) / max(len(of), 1)
+def imbalance(of: Sequence[Balance]) -> Tensor:
+    """Summed over tokens and the mean over mixtures; 0 without any."""
+    return sum((balance.imbalance for balance in of), torch.zeros(())) / max(len(of), 1)
 
 
 def _weights(num_experts: int, out_dim: int, in_dim: int) -> nn.Parameter:

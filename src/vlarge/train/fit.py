@@ -20,7 +20,6 @@ from vlarge.data.tokens import Tokenizer, load_tokenizer
 from vlarge.data.transforms import Chain, Normalizer, Preparation
 from vlarge.data.transforms.configure import camera_slots, chain_for, prepared_stats
 from vlarge.models.adapt import adapt
-from vlarge.models.attention import AUTO, BACKENDS
 from vlarge.models.audit import Audit, audit
 from vlarge.models.config import ModelConfig
 from vlarge.models.network import PolicyNetwork
@@ -64,18 +63,24 @@ class Plan:
         else:
             model = build_model(self.model.name, self.sizes, device)
             model.embed_in_order(self.preparations[0].tokenizer.ordered_ids)
+        model.attention = self.model.attention
         return self._adapted(model)
 
     def audit(self, num_draws: int) -> Audit:
-        """What of it is trained, on one sample of each dataset; nothing is computed."""
+        """What of it is trained, on one sample of each dataset; nothing is computed. Raises InputError for nothing."""
         family, batch = find_family(self.model.name), pack([_blank_sample(each) for each in self.preparations])
         model = self._adapted(build_model(self.model.name, self.sizes, torch.device("meta")))
         flops = family.forward_flops(self.sizes, batch, num_draws)
-        return audit(model, batch, flops, num_draws)
+        found = audit(model, batch, flops, num_draws)
+        if not any(found.trainable.values()):
+            raise InputError(
+                "nothing is left to train: leave a part out of model.freeze that the dataset has a use for, or set"
+                " model.lora_rank"
+            )
+        return found
 
     def _adapted(self, model: PolicyNetwork[Any, Any]) -> PolicyNetwork[Any, Any]:
         adapt(model, self.model)
-        model.attention = self.model.attention
         return model.train()
 
 
@@ -124,7 +129,6 @@ def fit(recipe: Recipe, datasets: Sequence[Dataset]) -> Plan:
             repeats_last_action=recipe.data.repeat_last_action,
         )
 
-    _check_attention(recipe.model.attention)
     preparations = tuple(part.known or prepared(part, chain) for part, chain in zip(parts, chains, strict=True))
     _check_marks(sizes, preparations)
     return Plan(recipe.model, sizes, preparations, tuple(part.embodiment for part in parts), init)
@@ -155,11 +159,6 @@ def _check_marks(sizes: Sizes, preparations: Sequence[Preparation]) -> None:
             "the tokenizer has another mark for images than the model replaces by them: set data.tokenizer to the one"
             " that the model was made for"
         )
-
-
-def _check_attention(name: str) -> None:
-    if name not in (AUTO, *BACKENDS):
-        raise InputError(f"model.attention is {name!r}; choose {AUTO}, or one of {', '.join(sorted(BACKENDS))}")
 
 
 def embodiment_names(parts: Sequence[MixturePart]) -> list[str]:

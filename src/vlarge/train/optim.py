@@ -7,16 +7,14 @@ import math
 import torch
 from torch import nn
 
+from vlarge.models.adapt import by_decay
 from vlarge.train.config import TrainConfig
 
 
 def build_optimizer(model: nn.Module, c: TrainConfig) -> torch.optim.AdamW:
-    """Weight decay falls on matrices; norms, biases and other vectors are left alone."""
-    trainable = [p for p in model.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in trainable if p.ndim >= 2], "weight_decay": c.weight_decay},
-        {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
-    ]
+    """AdamW; `by_decay` says on what weight decay falls."""
+    decayed, others = by_decay(model)
+    groups = [{"params": decayed, "weight_decay": c.weight_decay}, {"params": others, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=c.lr, betas=c.betas, fused=True)
 
 

@@ -6,9 +6,12 @@ import fcntl
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 
+from vlarge import recipe as recipes
 from vlarge.contracts import InputError
+from vlarge.models.config import ModelConfig
 
 
 @contextmanager
@@ -42,6 +45,20 @@ def check_vacant(folder: Path) -> None:
     check_no_file(folder)
     if holds_run(folder):
         raise InputError(f"{folder} already holds a run: continue it with --resume, or choose another --run.dir")
+
+
+def check_same_model(folder: Path, model: ModelConfig) -> None:
+    """Raise InputError where the run in `folder` began with another model, or another part of it to train."""
+    if not (folder / "recipe.toml").is_file():
+        return
+    before = recipes.load([folder / "recipe.toml"]).model
+    for field in fields(ModelConfig):
+        began, now = getattr(before, field.name), getattr(model, field.name)
+        if began != now and field.name != "attention":  # which changes how, not what
+            raise InputError(
+                f"model.{field.name} was {began!r} when this run began and is {now!r}: resume with the value it had, or"
+                " start a new run with model.init"
+            )
 
 
 def truncate_steps(path: Path, step: int) -> None:

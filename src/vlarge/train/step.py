@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from vlarge.contracts import InputError, PackedBatch
 from vlarge.models.flow import Flow, keyed_draws
 
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}  # of matrix products
+
 
 def flow_loss(
     model: nn.Module,
@@ -59,7 +61,7 @@ def velocity_errors(
 
 def compute_dtype(name: str, device: torch.device) -> str:
     """Resolve "auto": bf16 where the hardware multiplies it faster than fp32, fp32 elsewhere. Raises InputError."""
-    if name not in ("auto", "bf16", "fp32"):
+    if name not in ("auto", *DTYPES):
         raise InputError(f"train.dtype is {name!r}; use 'auto', 'bf16' or 'fp32'")
     if name != "auto":
         return name

@@ -24,8 +24,10 @@ from vlarge.data.check import require_trainable
 from vlarge.data.index import Dataset
 from vlarge.data.service.stream import Limits, Stream
 from vlarge.models.adapt import merged
+from vlarge.models.attention import check_backend
 from vlarge.models.compute import compile_regions, recompute_layers
-from vlarge.models.moe import imbalance, mixtures
+from vlarge.models.moe import imbalance, mixtures, watched
+from vlarge.models.network import PolicyNetwork
 from vlarge.models.registry import find_family
 from vlarge.policy.files import write_policy
 from vlarge.recipe import Recipe
@@ -37,8 +39,8 @@ from vlarge.train.fit import fit
 from vlarge.train.optim import build_optimizer, learning_rate, update
 from vlarge.train.parallel.data import reducing, replicate
 from vlarge.train.parallel.mesh import World
-from vlarge.train.run_dir import check_vacant, holds_run, locked, truncate_steps
-from vlarge.train.step import compute_dtype, flow_loss, precision
+from vlarge.train.run_dir import check_same_model, check_vacant, holds_run, locked, truncate_steps
+from vlarge.train.step import DTYPES, compute_dtype, flow_loss, precision
 from vlarge.train.timing import Stopwatch
 from vlarge.train.track import open_trackers
 
@@ -56,10 +58,13 @@ class Trainer:
         self.run_dir = Path(recipe.run.dir)
         if not recipe.run.dir:
             raise InputError("run.dir is empty: give the folder that the run is written to")
-        if not resume:
+        if resume:
+            check_same_model(self.run_dir, recipe.model)
+        else:
             check_vacant(self.run_dir)
         self.device = hardware.resolve_device(recipe.train.device, self.world.local_rank)
         self.recipe = recipes.replace(recipe, "train.dtype", compute_dtype(recipe.train.dtype, self.device))
+        check_backend(recipe.model.attention, self.device, DTYPES[self.recipe.train.dtype])
         self._check_batch()
         if recipe.train.num_threads:
             torch.set_num_threads(recipe.train.num_threads)
@@ -70,14 +75,9 @@ class Trainer:
         self._order = feed_of(self.recipe, self.plan, self.world, 0).decides_order(self.datasets)
         self._family = find_family(self.plan.model.name)
         self.audit = self.plan.audit(recipe.train.suffixes_per_prefix)
-        self.model = self.plan.build(recipe.run.seed, self.device)
-        for name in self.audit.dead:  # no optimizer state for it, and no process waits for its gradient
-            self.model.get_parameter(name).requires_grad_(False)
-        if recipe.train.compile:
-            compile_regions(self.model)
-        if recipe.train.recompute:
-            recompute_layers(self.model)
+        self.model = self._build_model()
         self._mixtures = mixtures(self.model)
+        self._expert_tokens = [torch.zeros_like(mixture.share_E) for mixture in self._mixtures]
         self.optimizer = build_optimizer(self.model, recipe.train)
         self.ema = Ema(self.model, recipe.train.ema_decay)
         self.checkpoints = Checkpoints(self.run_dir, recipe.train.keep_last)
@@ -108,6 +108,16 @@ class Trainer:
                 if self.recipe.train.save_every and self.step % self.recipe.train.save_every == 0:
                     self.save()
             return self.save()
+
+    def _build_model(self) -> PolicyNetwork[Any, Any]:
+        model = self.plan.build(self.recipe.run.seed, self.device)
+        for name in self.audit.dead:  # no optimizer state for it, and no process waits for its gradient
+            model.get_parameter(name).requires_grad_(False)
+        if self.recipe.train.compile:
+            compile_regions(model)
+        if self.recipe.train.recompute:
+            recompute_layers(model)
+        return model
 
     @property
     def finished(self) -> bool:
@@ -160,13 +170,15 @@ class Trainer:
     def _add_gradients(self, batch: PackedBatch, num_valid: float, num_tokens: float, watch: Stopwatch) -> float:
         """Of one micro-batch; returns its share of the loss. The numbers are those of the whole global batch."""
         c = self.recipe.train
-        with watch.section("forward"), precision(c.dtype, self.device):
+        with watch.section("forward"), precision(c.dtype, self.device), watched(self._mixtures) as balances:
             loss = flow_loss(
                 self.replica, batch, self.model.flow, seed=self.recipe.run.seed, step=self.step,
                 num_draws=c.suffixes_per_prefix, action_dim=self.plan.sizes.max_action_dim, num_valid=num_valid,
                 over_padding=c.loss_on_padding,
             )  # fmt: skip
-            uneven = imbalance(self._mixtures) / (num_tokens * c.suffixes_per_prefix)
+            uneven = imbalance(balances) / (num_tokens * c.suffixes_per_prefix)
+        for tokens_E, balance in zip(self._expert_tokens, balances, strict=True):
+            tokens_E += balance.count_E
         with watch.section("backward"):
             total = loss + c.balance_weight * uneven
             (total * self.world.size).backward()  # DDP averages; the loss is a share of a global sum
@@ -180,8 +192,9 @@ class Trainer:
 
     def _settle_mixtures(self) -> None:
         """Tell every mixture of experts how all processes' tokens of this step were spread."""
-        for mixture in self._mixtures:
-            mixture.settle(torch.tensor(self.world.sum(*mixture.count_E.tolist())))
+        for mixture, tokens_E in zip(self._mixtures, self._expert_tokens, strict=True):
+            mixture.settle(torch.tensor(self.world.sum(*tokens_E.tolist())))
+            tokens_E.zero_()
 
     def _fit_steps(self, step_s: float) -> None:
         """With a time budget: when the warm-up ends, fix the number of steps by its median pace.

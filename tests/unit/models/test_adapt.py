@@ -74,3 +74,17 @@ def test_what_does_not_exist_is_named() -> None:
         model_of(freeze=("vision", "tower"))
     with pytest.raises(InputError, match=r"no projection of pi05 is called '\*\.q_proj'; there are.* \*\.q,"):
         model_of(lora_rank=2, lora_on=("*.q_proj",))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"lora_rank": 4, "lora_on": ()}, "model.lora_on names no projection"),
+        ({"lora_rank": 4, "lora_on": ("",)}, "model.lora_on names no projection"),
+        ({"lora_alpha": 4.0}, "there are none: set model.lora_rank"),
+        ({"lora_rank": 33, "lora_on": ("*.k",)}, "model.lora_rank is 33: .*k has a rank of at most 32 itself"),
+    ],
+)
+def test_adapters_that_make_no_sense_are_refused(settings: dict[str, object], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        model_of(**settings)

@@ -106,8 +106,37 @@ def test_the_audit_counts_and_finds_nothing_dead(small: Recipe) -> None:
     assert audit.lines()[3].endswith("FLOP forward per sample")
 
 
-def test_an_unknown_attention_is_refused(small: Recipe) -> None:
-    with pytest.raises(
-        InputError, match=r"model\.attention is 'eager'; choose auto, or one of dense, flash, flex, sdpa"
-    ):
-        Trainer(changed(small, model__attention="eager"))
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("eager", "no attention backend 'eager'; there are auto, dense, flash, flex, sdpa"),
+        ("flash", "attention backend 'flash' needs a CUDA device, not cpu"),
+        ("flex", "attention backend 'flex' computes no gradients on a CPU"),
+    ],
+)
+def test_an_attention_that_cannot_train_here_is_refused(small: Recipe, name: str, reason: str) -> None:
+    with pytest.raises(InputError, match=f"model.attention is '{name}': {reason}; choose 'auto'"):
+        Trainer(changed(small, model__attention=name))
+
+
+def test_a_run_with_nothing_left_to_train_writes_nothing(small: Recipe, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nothing is left to train: leave a part out of model\.freeze"):
+        Trainer(changed(small, model__freeze=["vision", "language", "expert"]))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("lora_alpha", 64.0, "model.lora_alpha was 0.0 when this run began and is 64.0"),
+        ("freeze", ["vision"], r"model.freeze was \(\) when this run began and is \('vision',\)"),
+        ("lora_rank", 3, "model.lora_rank was 2 when this run began and is 3"),
+    ],
+)
+def test_another_model_is_no_resume(small: Recipe, name: str, value: object, words: str) -> None:
+    began = changed(small, model__lora_rank=2, train__steps=1)
+    Trainer(began).train()
+    longer = changed(began, train__steps=2)
+    with pytest.raises(InputError, match=words + ": resume with the value it had"):
+        Trainer(recipes.replace(longer, f"model.{name}", value), resume=True)
+    Trainer(changed(longer, model__attention="sdpa"), resume=True).train()

@@ -45,3 +45,14 @@ def test_resume_knows_the_shares(sparse: Recipe, tmp_path: Path) -> None:
     torch.testing.assert_close(shares(again), shares(trainer), rtol=0, atol=0)
     acting = load_policy(last).model
     assert all(torch.equal(a, b) for a, b in zip(acting.state_dict().values(), trainer.ema.state.values(), strict=True))
+    following = recipes.replace(recipes.replace(sparse, "run.dir", str(tmp_path / "next")), "model.init", str(last))
+    Trainer(recipes.replace(following, "train.steps", 2)).train()
+
+
+def test_recomputed_layers_count_their_tokens_once(sparse: Recipe, tmp_path: Path) -> None:
+    """π0's states pass the mixtures too, in what is not run again."""
+    plain = recipes.replace(sparse, "model.name", "pi0")
+    again = recipes.replace(recipes.replace(plain, "run.dir", str(tmp_path / "again")), "train.recompute", True)
+    for recipe in (plain, again):
+        Trainer(recipe).train()
+    assert losses(tmp_path / "again") == losses(tmp_path / "run")

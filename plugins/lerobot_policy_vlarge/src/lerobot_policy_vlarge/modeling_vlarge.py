@@ -16,7 +16,7 @@ from lerobot_policy_vlarge.stored_tokenizer import STORED, StoredTokenizer
 from vlarge.contracts import PackedBatch
 from vlarge.data.hub import resolve
 from vlarge.data.pack import pack
-from vlarge.models.adapt import adapt
+from vlarge.models.adapt import adapt, by_decay
 from vlarge.models.flow import Flow
 from vlarge.models.registry import find_family
 from vlarge.policy.files import build_model, find_policy_folder
@@ -42,12 +42,9 @@ class VlargePolicy(PreTrainedPolicy):
         self.reset()
 
     def get_optim_params(self) -> list[dict[str, Any]]:
-        """Weight decay falls on matrices; norms, biases and other vectors are left alone."""
-        trainable = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        return [
-            {"params": [parameter for parameter in trainable if parameter.ndim >= 2]},
-            {"params": [parameter for parameter in trainable if parameter.ndim < 2], "weight_decay": 0.0},
-        ]
+        """`by_decay` says on what weight decay falls."""
+        decayed, others = by_decay(self.model)
+        return [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
 
     def forward(self, batch: Batch, reduction: str = "mean") -> tuple[Tensor, dict[str, float]]:
         """The loss over all valid action values of the batch, in training on all processes.
