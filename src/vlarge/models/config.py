@@ -13,7 +13,8 @@ class ModelConfig:
 
     attention: how attention is computed, "auto" or one of `vlarge.models.attention.BACKENDS`.
     action_horizon, image_size, max_action_dim: 0 keeps the preset's value; for max_action_dim the `tiny` preset takes
-    as many as the dataset has. init: a checkpoint folder to start from; its sizes then win over the preset's.
+    as many as the dataset has. init: a checkpoint folder to start from, whose sizes take the preset's place; of them
+    only action_horizon can be changed.
     num_experts: above 0, the action expert's feed-forward parts are mixtures of so many experts.
     freeze: parts that are not trained ("vision", "language", "expert"). lora_rank: above 0, the projections whose names
     fit lora_on (as files fit `*.txt`) keep their weights and learn a change of that rank, times lora_alpha / lora_rank

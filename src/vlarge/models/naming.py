@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from vlarge.contracts import InputError
@@ -46,24 +47,31 @@ class Naming:
     def read(self, theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Our state dict, filled from theirs. `ours` gives names and shapes (meta tensors do).
 
-        Raises one InputError that lists every missing, unexpected and mis-shaped key.
+        Raises one InputError that lists every missing, unexpected and mis-shaped key, and those that hold no numbers
+        with a fraction.
         """
         found = {name: theirs[copy] for copy, name in self.copies.items() if copy in theirs} | dict(theirs)
         names = {self.theirs(name): name for name in ours}
+        shapes_there = self._shapes(ours)
         missing = sorted(names.keys() - found.keys())
-        unexpected = sorted(found.keys() - names.keys() - self.unused.keys() - self.copies.keys())
-        state = {name: self.to_ours(name, found[key]) for key, name in names.items() if key in found}
+        unexpected = sorted(found.keys() - shapes_there.keys())
         shapes = [
-            f"{self.theirs(name)} is {tuple(value.shape)}, the model's is {tuple(ours[name].shape)}"
-            for name, value in state.items()
-            if value.shape != ours[name].shape
+            f"{key} is {tuple(found[key].shape)} of {found[key].dtype}, the model's is {shape}"
+            for key, shape in shapes_there.items()
+            if key in found and (tuple(found[key].shape) != shape or not found[key].is_floating_point())
         ]
         if missing or unexpected or shapes:
             raise InputError(
                 f"the checkpoint does not fit the model: missing {missing or 'none'}; unexpected"
                 f" {unexpected or 'none'}; wrong shape {shapes or 'none'}"
             )
-        return state
+        return {name: self.to_ours(name, found[key]) for key, name in names.items()}
+
+    def _shapes(self, ours: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+        # Of all that their checkpoint may hold.
+        blank = {name: torch.empty(value.shape, device="meta") for name, value in ours.items()}
+        shapes = {self.theirs(name): tuple(self.to_theirs(name, value).shape) for name, value in blank.items()}
+        return shapes | dict(self.unused) | {copy: shapes[name] for copy, name in self.copies.items() if name in shapes}
 
     def write(self, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The full state dict that they load strictly."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,6 +23,7 @@ class Sizes(ABC):
     """
 
     PADDING: ClassVar[str] = "centre"
+    MAY_BE_ZERO: ClassVar[tuple[str, ...]] = ("max_action_dim", "max_state_dim")
 
     vocab_size: int
     width: int
@@ -41,6 +42,18 @@ class Sizes(ABC):
     max_action_dim: int
     max_state_dim: int
 
+    def __post_init__(self) -> None:
+        """Raises InputError for what is no number that such a size may be."""
+        for each in fields(self):
+            value, least = getattr(self, each.name), 0 if each.name in self.MAY_BE_ZERO else 1
+            if each.type == "int" and (type(value) is not int or value < least):
+                raise InputError(f"{self.model_name}: {each.name} is {value!r}; it must be a whole number from {least}")
+
+    @property
+    @abstractmethod
+    def model_name(self) -> str:
+        """What a recipe calls the model."""
+
     @property
     @abstractmethod
     def prompt(self) -> str:
@@ -50,6 +63,11 @@ class Sizes(ABC):
     def image_tokens(self) -> int:
         """Tokens of one image: its patches."""
         return (self.image_size // self.patch) ** 2
+
+    @property
+    def draw_tokens(self) -> int:
+        """Tokens of a draw of noise beside its actions."""
+        return 0
 
     def check_dims(self, *, state_dim: int, action_dim: int) -> None:
         """Raise InputError for more dimensions than the model takes."""
@@ -75,12 +93,23 @@ class Sizes(ABC):
         return 0
 
 
+CHANGES = ("action_horizon", "image_size", "max_action_dim", "num_experts")  # of a preset, by a recipe
+
+
+def resized(sizes: Sizes, model: ModelConfig) -> Sizes:
+    """A checkpoint's sizes with the recipe's horizon. Raises InputError for what its weights are not made for."""
+    for name in CHANGES[1:]:
+        wanted, has = getattr(model, name), getattr(sizes, name, 0)
+        if wanted and wanted != has:
+            raise InputError(f"model.{name} is {wanted}, and the weights of model.init are made for {has}: leave it 0")
+    return replace(sizes, action_horizon=model.action_horizon or sizes.action_horizon)
+
+
 def chosen(presets: Mapping[str, Any], model: ModelConfig, vocab_size: int) -> Any:
     """The recipe's preset with its changes. Raises InputError for an unknown one, or one with too few tokens."""
     if model.preset not in presets:
         raise InputError(f"model.preset {model.preset!r} does not exist: choose one of {', '.join(presets)}")
-    names = ("action_horizon", "image_size", "max_action_dim", "num_experts")
-    changes = {name: getattr(model, name) for name in names if getattr(model, name)}
+    changes = {name: getattr(model, name) for name in CHANGES if getattr(model, name)}
     if "num_experts" in changes and not hasattr(presets[model.preset], "num_experts"):
         raise InputError(
             f"model.num_experts is {model.num_experts}; {model.name} has no mixtures of experts: leave it 0"
@@ -95,5 +124,5 @@ def stored(kind: type[Any], data: dict[str, Any]) -> Any:
     """Sizes from a checkpoint. Raises InputError for a key that this version does not know or misses."""
     try:
         return kind(**data)
-    except TypeError as error:
+    except (TypeError, InputError) as error:
         raise InputError(f"the checkpoint's model sizes do not fit this version of vlarge: {error}") from error

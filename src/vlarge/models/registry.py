@@ -31,7 +31,7 @@ class Family(Protocol):
 
     def forward_flops(self, sizes: Any, batch: PackedBatch, num_draws: int) -> float: ...
 
-    def foreign_sizes(self, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> Any:
+    def foreign_sizes(self, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> Sizes:
         """The sizes of another project's checkpoint: its config.json and its weights' shapes. Raises InputError."""
 
     def lerobot_config(self, sizes: Any, max_text_tokens: int) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from torch import Tensor
 from vlarge.contracts import InputError
 from vlarge.data.transforms import Preparation
 from vlarge.models.network import PolicyNetwork
-from vlarge.models.presets import stored
+from vlarge.models.presets import Sizes, stored
 from vlarge.models.registry import find_family
 from vlarge.policy import foreign
 from vlarge.policy.card import Origin, write_card
@@ -28,6 +28,7 @@ from vlarge.policy.lerobot import CONFIG, read_json, write_json, write_lerobot
 from vlarge.policy.weights import read_tensors, write_tensors
 
 OWN, RECIPE = "vlarge.json", "train_config.json"
+MOST_NAMES = 4  # of one message
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,8 @@ class PolicyFiles:
         model = build_model(self.model_name, self.sizes, torch.device("meta"))
         theirs = read_tensors(self.folder)
         ours = find_family(self.model_name).from_lerobot(theirs, model.state_dict(), self.sizes)
+        if spoilt := [name for name, value in ours.items() if not value.isfinite().all()]:
+            raise InputError(f"{self.folder} has weights that are not finite: {', '.join(spoilt[:MOST_NAMES])}")
         model.load_state_dict({k: v.to(device, torch.float32) for k, v in ours.items()}, assign=True)
         return model.eval()
 
@@ -105,20 +108,44 @@ def read_policy(path: Path, model_name: str = "") -> PolicyFiles:
     own = read_json(folder / OWN)
     if not isinstance(own.get("model"), str) or not isinstance(own.get("sizes"), dict):
         raise InputError(f"{folder / OWN} names no model and sizes; use another checkpoint")
+    sizes: Sizes = stored(find_family(own["model"]).Config, own["sizes"])
+    if sizes.model_name != own["model"]:
+        raise InputError(f"{folder / OWN} has sizes of {sizes.model_name!r} and says {own['model']!r}")
+    step = own.get("step", 0)
+    if type(step) is not int:
+        raise InputError(f"{folder / OWN} has step {step!r}, which is no number; use another checkpoint")
     return PolicyFiles(
         folder=folder,
         model_name=own["model"],
-        sizes=stored(find_family(own["model"]).Config, own["sizes"]),
-        preparations=_read_preparations(folder / OWN, own.get("embodiments")),
-        step=int(own.get("step", 0)),
-        origin=Origin(**own["origin"]) if own.get("origin") else None,
+        sizes=sizes,
+        preparations=_read_preparations(folder / OWN, own.get("embodiments"), sizes),
+        step=step,
+        origin=_read_origin(folder / OWN, own.get("origin")),
     )
 
 
-def _read_preparations(path: Path, embodiments: Any) -> dict[str, Preparation]:
+def _read_preparations(path: Path, embodiments: Any, sizes: Sizes) -> dict[str, Preparation]:
     if not isinstance(embodiments, dict) or not embodiments:
         raise InputError(f"{path} names no embodiment; use another checkpoint")
-    return {name: Preparation.from_json(each) for name, each in embodiments.items()}
+    found = {name: Preparation.from_json(each) for name, each in embodiments.items()}
+    for name, each in found.items():
+        if (each.image_size, each.action_horizon) != (sizes.image_size, sizes.action_horizon):
+            raise InputError(
+                f"{path} prepares images of {each.image_size} and {each.action_horizon} actions for {name!r}; its model"
+                f" takes {sizes.image_size} and {sizes.action_horizon}"
+            )
+        if not 0 <= each.embodiment < getattr(sizes, "num_embodiments", 1):
+            raise InputError(f"{path} gives {name!r} the weights of robot {each.embodiment}, which its model has not")
+    return found
+
+
+def _read_origin(path: Path, origin: Any) -> Origin | None:
+    if not origin:
+        return None
+    try:
+        return Origin(**origin)
+    except TypeError as error:
+        raise InputError(f"{path} names no origin that this version of vlarge knows: {error}") from error
 
 
 def _read_foreign(folder: Path, model_name: str) -> PolicyFiles:

@@ -10,6 +10,7 @@ from vlarge.contracts import ACTION, STATE, InputError
 from vlarge.data.hub import resolve
 from vlarge.data.tokens import load_tokenizer
 from vlarge.data.transforms import Normalizer, Preparation
+from vlarge.models.presets import Sizes
 from vlarge.models.registry import Family, find_family
 from vlarge.policy.card import Origin, licence_of
 from vlarge.policy.lerobot import CONFIG, cameras_of, read_json, read_methods, read_statistics, read_steps
@@ -25,7 +26,8 @@ def read(folder: Path, model_name: str) -> tuple[str, Any, Preparation | None]:
     model_name: what it is where config.json does not say. Raises InputError for a model that is not known here.
     """
     config = read_json(folder / CONFIG)
-    said = config.get("type") or config.get("model_type") or model_name
+    told = config.get("type") or config.get("model_type")
+    said = told or model_name
     if not isinstance(said, str) or not said:
         raise InputError(f"{folder / CONFIG} does not say which model it is: set model.name")
     name = OUR_NAMES.get(said, said)
@@ -33,8 +35,20 @@ def read(folder: Path, model_name: str) -> tuple[str, Any, Preparation | None]:
         family = find_family(name)
     except InputError as error:
         raise InputError(f"{folder / CONFIG} holds a {said!r} policy: {error}") from error
-    sizes = family.foreign_sizes(config, read_shapes(folder))
-    return name, sizes, _preparation(folder, config, family, sizes)
+    sizes = _sizes(folder, config, family)
+    if sizes.model_name != name:
+        where, advice = (CONFIG, "use another checkpoint") if told else ("model.name", "set that")
+        raise InputError(f"{folder} has the weights of {sizes.model_name!r}, {where} says {name!r}: {advice}")
+    return name, sizes, _preparation(folder, config, sizes)
+
+
+def _sizes(folder: Path, config: Mapping[str, Any], family: Family) -> Sizes:
+    try:
+        return family.foreign_sizes(config, read_shapes(folder))
+    except InputError:
+        raise
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # what was written is of another kind
+        raise InputError(f"{folder / CONFIG} and the weights beside it do not make a model: {error}") from error
 
 
 def origin(folder: Path) -> Origin:
@@ -50,7 +64,7 @@ def _source(folder: Path) -> str:
     return folder.name
 
 
-def _preparation(folder: Path, config: Mapping[str, Any], family: Family, sizes: Any) -> Preparation | None:
+def _preparation(folder: Path, config: Mapping[str, Any], sizes: Sizes) -> Preparation | None:
     stats = read_statistics(folder)
     tokenizer = _tokenizer(folder)
     if not stats or tokenizer is None:

@@ -63,7 +63,7 @@ def _files(folder: Path) -> list[Path]:
 
 def beside(path: Path, name: object) -> Path:
     """The file in the folder of `path` that is named there. Raises InputError for a name that leads elsewhere."""
-    if not isinstance(name, str) or Path(name).name != name:
+    if not isinstance(name, str) or not name or Path(name).name != name:
         raise InputError(f"{path} names {name!r}, which is no file beside it")
     return path.with_name(name)
 

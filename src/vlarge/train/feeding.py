@@ -52,6 +52,7 @@ def feed_of(recipe: Recipe, plan: Plan, world: World, start_step: int) -> Feed:
         memory_bytes=data.memory_bytes,
         budget_tokens=recipe.train.micro_batch_tokens,
         image_tokens=plan.sizes.image_tokens,
+        draw_tokens=plan.sizes.draw_tokens,
         suffixes_per_prefix=recipe.train.suffixes_per_prefix,
         padding=plan.preparations[0].padding,
         augment=data.augment,

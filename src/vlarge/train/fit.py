@@ -23,7 +23,7 @@ from vlarge.models.adapt import adapt
 from vlarge.models.audit import Audit, audit
 from vlarge.models.config import ModelConfig
 from vlarge.models.network import PolicyNetwork
-from vlarge.models.presets import Sizes
+from vlarge.models.presets import Sizes, resized
 from vlarge.models.registry import find_family
 from vlarge.policy.files import PolicyFiles, build_model, read_policy
 from vlarge.recipe import Recipe
@@ -101,7 +101,7 @@ def fit(recipe: Recipe, datasets: Sequence[Dataset]) -> Plan:
     the cameras, stages and statistics win over the recipe's and the dataset's.
     """
     init = _initial_policy(recipe)
-    parts = _parts(recipe.data, datasets, init)
+    parts = _parts(recipe.data, datasets, init, recipe.model.action_horizon)
     chains = [_chain(part, recipe.data.index_dir) for part in parts]
     first = init.first if init else None
     tokenizer = first.tokenizer if first else _tokenizer(recipe.data, init)
@@ -131,7 +131,9 @@ def fit(recipe: Recipe, datasets: Sequence[Dataset]) -> Plan:
 
     preparations = tuple(part.known or prepared(part, chain) for part, chain in zip(parts, chains, strict=True))
     _check_marks(sizes, preparations)
-    return Plan(recipe.model, sizes, preparations, tuple(part.embodiment for part in parts), init)
+    return Plan(
+        recipe.model, sizes, preparations, tuple(part.embodiment for part in parts), init and replace(init, sizes=sizes)
+    )
 
 
 def _blank_sample(p: Preparation) -> Sample:
@@ -148,7 +150,7 @@ def _sizes(model: ModelConfig, init: PolicyFiles | None, tokenizer: Tokenizer, d
     if init is None:
         sizes = find_family(model.name).resolve(model, vocab_size=tokenizer.vocab_size, **dims)
     else:
-        sizes = init.sizes
+        sizes = resized(init.sizes, model)
         sizes.check_dims(**dims)
     return sizes
 
@@ -179,7 +181,10 @@ def _initial_policy(recipe: Recipe) -> PolicyFiles | None:
         return None
     init = read_policy(resolve(recipe.model.init, repo_type="model"), recipe.model.name)
     if init.model_name != recipe.model.name:
-        raise InputError(f"model.init holds a {init.model_name!r} policy, the recipe asks for {recipe.model.name!r}")
+        raise InputError(
+            f"model.init holds a {init.model_name!r} policy, the recipe asks for {recipe.model.name!r}:"
+            f" set model.name to {init.model_name}"
+        )
     return init
 
 
@@ -195,14 +200,14 @@ def _tokenizer(data: DataConfig, init: PolicyFiles | None) -> Tokenizer:
     return tokenizer
 
 
-def _parts(data: DataConfig, datasets: Sequence[Dataset], init: PolicyFiles | None) -> list[_Part]:
+def _parts(data: DataConfig, datasets: Sequence[Dataset], init: PolicyFiles | None, horizon: int) -> list[_Part]:
     configs = data.parts()
     parts = []
     for config, name, dataset in zip(configs, embodiment_names(configs), datasets, strict=True):
         known_name = _known_name(init.preparations, config, name) if init else None
         known = init.preparations[known_name] if init and known_name else None
         if known:
-            known = _fitted(known, config, dataset, repeats_last_action=data.repeat_last_action)
+            known = _fitted(known, config, dataset, data.repeat_last_action, horizon)
         parts.append(_Part(config, dataset, known_name or name, known))
     return parts
 
@@ -221,10 +226,12 @@ def _known_name(preparations: Mapping[str, Preparation], config: MixturePart, na
     return next(iter(preparations))
 
 
-def _fitted(known: Preparation, config: MixturePart, dataset: Dataset, *, repeats_last_action: bool) -> Preparation:
+def _fitted(
+    known: Preparation, config: MixturePart, dataset: Dataset, repeats_last_action: bool, horizon: int
+) -> Preparation:
     if config.camera_slots:
         known = known.look_through(camera_slots(config, dataset))
-    known = replace(known, repeats_last_action=repeats_last_action)
+    known = replace(known, repeats_last_action=repeats_last_action, action_horizon=horizon or known.action_horizon)
     known.check_fit("model.init", dataset.root, dataset.camera_keys, dataset.state_dim, dataset.action_dim)
     return known
 

@@ -203,10 +203,80 @@ def test_sharded_and_unrooted_weights_are_read(ours: Path, tmp_path: Path) -> No
     assert files.preparations == {}
     state, expected = files.build(torch.device("cpu")).state_dict(), whole.build(torch.device("cpu")).state_dict()
     assert all(torch.equal(state[name], value) for name, value in expected.items())
-    index["weight_map"][names[0]] = "../outside.safetensors"
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(InputError, match="which is no file beside it"):
-        read_policy(folder, whole.model_name)
+    for wrong in ("../outside.safetensors", "", 3):
+        index["weight_map"][names[0]] = wrong
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+        with pytest.raises(InputError, match=r"which is no file beside it|cannot read .*index\.json"):
+            read_policy(folder, whole.model_name)
+
+
+def foreign_copy(ours: Path, folder: Path) -> dict[str, torch.Tensor]:
+    shutil.copytree(ours, folder)
+    (folder / "vlarge.json").unlink()
+    return load_file(ours / "model.safetensors")
+
+
+def test_weights_of_the_other_model_are_told_apart(ours: Path, tmp_path: Path) -> None:
+    """openpi's config.json does not say whether it is π0 or π0.5; LeRobot's may be wrong."""
+    folder, config = tmp_path / "theirs", tmp_path / "theirs" / "config.json"
+    foreign_copy(ours, folder)
+    name = read_policy(ours).model_name
+    other = {"pi0": "pi05", "pi05": "pi0"}[name]
+    said = json.loads(config.read_text())
+    config.write_text(json.dumps(said | {"type": other}))
+    with pytest.raises(InputError, match=f"has the weights of '{name}', config.json says '{other}'"):
+        read_policy(folder)
+    config.write_text(json.dumps({key: value for key, value in said.items() if key != "type"}))
+    with pytest.raises(InputError, match=f"has the weights of '{name}', model.name says '{other}': set that"):
+        read_policy(folder, other)
+    assert read_policy(folder, name).model_name == name
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"chunk_size": "a"}, {"chunk_size": None}, {"chunk_size": 0}, {"num_inference_steps": -1}, {"vision_heads": 0}],
+)
+def test_settings_that_are_no_sizes_are_told(ours: Path, tmp_path: Path, change: dict[str, Any]) -> None:
+    foreign_copy(ours, tmp_path / "theirs")
+    config = tmp_path / "theirs" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | change))
+    with pytest.raises(InputError):
+        read_policy(tmp_path / "theirs")
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize(
+    "key", ["k_proj.weight", "patch_embedding.weight", "lm_head.weight", "position_embedding.weight"]
+)
+@pytest.mark.parametrize("damage", ["flat", "one more dimension", "empty", "reversed"])
+def test_weights_of_other_shapes_are_told(ours: Path, tmp_path: Path, key: str, damage: str, own: bool) -> None:
+    weights = foreign_copy(ours, tmp_path / "theirs")
+    if own:
+        shutil.copy(ours / "vlarge.json", tmp_path / "theirs")
+    name = next(
+        name for name in weights if name.endswith(key) and "layers.1" not in name and "gemma_expert" not in name
+    )
+    changed = {
+        "flat": weights[name].flatten(), "one more dimension": weights[name][None], "empty": weights[name][:0],
+        "reversed": weights[name].permute(*reversed(range(weights[name].ndim))).contiguous(),
+    }  # fmt: skip
+    save_file(weights | {name: changed[damage]}, tmp_path / "theirs" / "model.safetensors")
+    with pytest.raises(InputError):
+        read_policy(tmp_path / "theirs").build(torch.device("cpu"))
+
+
+def test_weights_that_are_no_numbers_with_a_fraction_are_told(ours: Path, tmp_path: Path) -> None:
+    weights = foreign_copy(ours, tmp_path / "theirs")
+    name, file = (
+        next(name for name in weights if name.endswith("action_out_proj.bias")),
+        tmp_path / "theirs" / "model.safetensors",
+    )
+    save_file(weights | {name: weights[name].to(torch.int8)}, file)
+    with pytest.raises(InputError, match=r"action_out_proj.bias is \(8,\) of torch.int8, the model's is \(8,\)"):
+        read_policy(tmp_path / "theirs").build(torch.device("cpu"))
+    save_file(weights | {name: weights[name] * torch.nan}, file)
+    with pytest.raises(InputError, match=r"has weights that are not finite: action_out\.bias"):
+        read_policy(tmp_path / "theirs").build(torch.device("cpu"))
 
 
 def test_half_precision_weights_become_fp32_masters(ours: Path, tmp_path: Path) -> None:

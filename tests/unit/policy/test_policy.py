@@ -150,6 +150,10 @@ def test_the_queue_hands_out_some_of_a_chunk_or_all() -> None:
     [
         ("vlarge.json", {"model": None}, "names no model and sizes"),
         ("vlarge.json", {"embodiments": {}}, "names no embodiment"),
+        ("vlarge.json", {"model": "pi0"}, "has sizes of 'pi05' and says 'pi0'"),
+        ("vlarge.json", {"step": "4"}, "has step '4', which is no number"),
+        ("vlarge.json", {"origin": ["a", "b"]}, "names no origin"),
+        ("vlarge.json", {"origin": {"from": "a"}}, "names no origin"),
     ],
 )
 def test_damaged_metadata_is_named(checkpoint: Path, tmp_path: Path, file: str, change: dict, message: str) -> None:
@@ -157,6 +161,29 @@ def test_damaged_metadata_is_named(checkpoint: Path, tmp_path: Path, file: str, 
     shutil.copytree(checkpoint, copy)
     path = copy / "checkpoints" / "last" / "pretrained_model" / file
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(InputError, match=message):
+        load_policy(copy)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"width": "128"}, "width is '128'; it must be a whole number from 1"),
+        ({"patch": 0}, "patch is 0; it must be a whole number from 1"),
+        ({"depth": 2.0}, "depth is 2.0"),
+        ({"kv_heads": None}, "kv_heads is None"),
+        ({"max_state_dim": -1}, "max_state_dim is -1; it must be a whole number from 0"),
+        ({"image_size": 64}, "prepares images of 32 and 6 actions for 'arm'; its model takes 64 and 6"),
+        ({"action_horizon": 7}, "prepares images of 32 and 6 actions for 'arm'; its model takes 32 and 7"),
+    ],
+)
+def test_damaged_sizes_are_named(checkpoint: Path, tmp_path: Path, change: dict, message: str) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(checkpoint, copy)
+    path = copy / "checkpoints" / "last" / "pretrained_model" / "vlarge.json"
+    stored = json.loads(path.read_text())
+    stored["sizes"] |= change
+    path.write_text(json.dumps(stored))
     with pytest.raises(InputError, match=message):
         load_policy(copy)
 

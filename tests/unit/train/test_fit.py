@@ -175,6 +175,28 @@ def test_what_a_policy_was_trained_with_wins_over_the_dataset_and_the_recipe(sma
     assert (new.prompt, new.max_text_tokens, new.tokenizer.to_json()) == ("task", 512, {"kind": "bytes"})
 
 
+def test_of_a_policy_to_start_from_only_the_horizon_can_be_changed(small: Recipe, tmp_path: Path) -> None:
+    datasets = open_data(small.data)
+    first = fit(small, datasets)
+    weights = first.build(0, torch.device("cpu")).state_dict()
+    write_policy(
+        tmp_path / "policy", model_name="pi05", sizes=first.sizes, weights=weights, preparations=first.by_embodiment,
+        recipe={}, step=0,
+    )  # fmt: skip
+    again = recipes.replace(small, "model.init", str(tmp_path / "policy"))
+    longer = fit(recipes.replace(again, "model.action_horizon", 9), datasets)
+    assert longer.sizes.action_horizon == longer.preparations[0].action_horizon == 9
+    assert longer.build(0, torch.device("cpu")).config.action_horizon == 9
+    assert fit(recipes.replace(again, "model.action_horizon", 0), datasets).sizes.action_horizon == 4
+    for name, value, has in (("num_experts", 4, 0), ("image_size", 64, 32), ("max_action_dim", 32, 7)):
+        with pytest.raises(
+            InputError, match=f"model.{name} is {value}, and the weights of model.init are made for {has}"
+        ):
+            fit(recipes.replace(again, f"model.{name}", value), datasets)
+    with pytest.raises(InputError, match=r"holds a 'pi05' policy, the recipe asks for 'pi0': set model\.name to pi05"):
+        fit(recipes.replace(again, "model.name", "pi0"), datasets)
+
+
 def test_rows_that_are_not_finite_enter_no_statistics(small: Recipe, dataset_path: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     shutil.copytree(dataset_path, broken)

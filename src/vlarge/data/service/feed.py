@@ -43,7 +43,7 @@ class Feed:
     cache_dir: where frames are kept at their final size, at most cache_bytes for each source; "" for nowhere. A dataset
     that fits into a part of memory_bytes is kept there all the same, if `keep_small`.
     num_threads: that decode; 0 stands for one per core. budget_tokens: of a micro-batch, 0 for one micro-batch a step;
-    an image counts as image_tokens, and each action step once for each of the suffixes_per_prefix.
+    an image counts as image_tokens; each of the suffixes_per_prefix as draw_tokens, and once for each action step.
     """
 
     sources: tuple[Source, ...]
@@ -61,6 +61,7 @@ class Feed:
     budget_tokens: int = 0
     image_tokens: int = 0
     suffixes_per_prefix: int = 1
+    draw_tokens: int = 0
     padding: str = PADDINGS[0]
     augment: bool = False
     keep_small: bool = True
@@ -132,6 +133,7 @@ class Feed:
             node=self.node,
             budget_tokens=self.budget_tokens,
             suffixes_per_prefix=self.suffixes_per_prefix,
+            draw_tokens=self.draw_tokens,
             horizon_samples=planned_steps * self.batch_size,
         )
 

@@ -137,6 +137,7 @@ class Plan:
         node: Node = ALONE,
         budget_tokens: int = 0,
         suffixes_per_prefix: int = 1,
+        draw_tokens: int = 0,
         horizon_samples: int = 4096,
     ) -> None:
         self.parts = tuple(parts)
@@ -144,7 +145,7 @@ class Plan:
         self.batch_size = batch_size
         self.node = node
         self.budget_tokens = budget_tokens
-        self.suffixes_per_prefix = suffixes_per_prefix
+        self.suffixes_per_prefix, self.draw_tokens = suffixes_per_prefix, draw_tokens
         self.horizon_samples = horizon_samples
         self.layout = lru_cache(maxsize=1024)(self._make_layout)
         self._block_steps = max(1, BLOCK_SAMPLES // batch_size)
@@ -218,7 +219,7 @@ class Plan:
     def _costs(self, shapes: np.ndarray, image_tokens: np.ndarray | int) -> np.ndarray:
         # Of (images, text tokens, action steps) [..., 3].
         images, text, steps = np.moveaxis(shapes, -1, 0)
-        costs: np.ndarray = images * image_tokens + text + self.suffixes_per_prefix * steps
+        costs: np.ndarray = images * image_tokens + text + self.suffixes_per_prefix * (self.draw_tokens + steps)
         return costs
 
     def _make_layout(self, step: int) -> Layout:

@@ -27,6 +27,9 @@ class GrootConfig(presets.Sizes):
     """
 
     PADDING: ClassVar[str] = "none"
+    MAY_BE_ZERO: ClassVar[tuple[str, ...]] = (
+        *presets.Sizes.MAY_BE_ZERO, "image_token", "pad_token", "vl_depth", "future_tokens"
+    )  # fmt: skip
 
     image_token: int
     pad_token: int
@@ -44,6 +47,10 @@ class GrootConfig(presets.Sizes):
     attend_padding: bool = False
 
     @property
+    def model_name(self) -> str:
+        return "gr00t"
+
+    @property
     def prompt(self) -> str:
         return "chat"
 
@@ -52,8 +59,8 @@ class GrootConfig(presets.Sizes):
         return self.dit_heads * self.dit_head_dim
 
     @property
-    def own_tokens(self) -> int:
-        """Tokens of a draw before its actions: the state, and what the model adds of its own."""
+    def draw_tokens(self) -> int:
+        """The state, and what the model adds of its own; they come before the actions."""
         return 1 + self.future_tokens
 
     @property
@@ -68,6 +75,7 @@ class GrootConfig(presets.Sizes):
         return free_number(self.num_embodiments, name, taken)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name, value, unit in (
             ("image_size", self.image_size, self.patch),
             ("vision_width", self.vision_width, 4),

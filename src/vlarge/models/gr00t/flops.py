@@ -39,7 +39,7 @@ def _features(c: GrootConfig, features_B: np.ndarray) -> float:
 
 
 def _denoiser(c: GrootConfig, features_B: np.ndarray, actions_B: np.ndarray, num_draws: int) -> float:
-    width, tokens_B = c.dit_width, c.own_tokens + actions_B
+    width, tokens_B = c.dit_width, c.draw_tokens + actions_B
     products = float(num_draws * len(actions_B)) * width * (TIME_FEATURES + width + 2 * width * (c.dit_depth + 1))
     products += num_draws * float(actions_B.sum()) * width * c.head_width
     for layer in range(c.dit_depth):

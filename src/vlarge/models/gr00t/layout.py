@@ -125,7 +125,7 @@ def _draws(
 ) -> dict[str, Any]:
     # What the denoiser needs.
     actions_D = np.repeat(batch.num_actions_B, num_draws)
-    tokens_D = c.own_tokens + actions_D
+    tokens_D = c.draw_tokens + actions_D
     sample = np.arange(batch.num_samples), np.ones(batch.num_samples, np.int64)
     added = np.full_like(actions_D, batch.num_samples), np.full_like(actions_D, c.future_tokens)
     actions = runs(actions_D, after=batch.num_samples + c.future_tokens)
@@ -141,7 +141,7 @@ def _draws(
         "draw_index_Q": torch.from_numpy(interleave(repeated(sample, num_draws), added, actions)),
         "draw_Q": torch.from_numpy(np.repeat(draws, tokens_D)),
         "draw_S": torch.from_numpy(np.repeat(draws, actions_D)),
-        "actions_S": torch.from_numpy(ranges(starts(tokens_D) + c.own_tokens, actions_D)),
+        "actions_S": torch.from_numpy(ranges(starts(tokens_D) + c.draw_tokens, actions_D)),
         "step_S": torch.from_numpy(ranges(np.zeros_like(actions_D), actions_D)),
         "cross": segments(of_sample_B, features),
         "cross_actions": segments(actions_B, features),

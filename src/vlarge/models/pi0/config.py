@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from vlarge.contracts import InputError
 from vlarge.models import presets
@@ -18,6 +19,8 @@ class Pi0Config(presets.Sizes):
     num_experts: above 0, the action expert's feed-forward parts are mixtures of so many, experts_per_token for a token.
     """
 
+    MAY_BE_ZERO: ClassVar[tuple[str, ...]] = (*presets.Sizes.MAY_BE_ZERO, "num_experts")
+
     expert_width: int
     expert_mlp: int
     denoise_steps: int = 10
@@ -30,10 +33,15 @@ class Pi0Config(presets.Sizes):
         return self.max_state_dim > 0
 
     @property
+    def model_name(self) -> str:
+        return "pi0" if self.has_state_token else "pi05"
+
+    @property
     def prompt(self) -> str:
         return "task" if self.has_state_token else "task_and_state"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.image_size % self.patch:
             raise InputError(f"model.image_size {self.image_size} is not a multiple of the patch size {self.patch}")
         if self.vision_width % 4:

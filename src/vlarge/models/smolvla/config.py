@@ -27,6 +27,7 @@ class SmolVLAConfig(presets.Sizes):
     denoise_steps: int = 10
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name, value, of, divisor in (
             ("image_size", self.image_size, "scale_factor patches", self.patch * self.scale_factor),
             ("heads", self.heads, "kv_heads", self.kv_heads),
@@ -36,8 +37,10 @@ class SmolVLAConfig(presets.Sizes):
         ):
             if value % divisor:
                 raise InputError(f"model.{name} {value} is not a multiple of {divisor} ({of})")
-        if self.self_attn_every < 1:
-            raise InputError(f"model.self_attn_every is {self.self_attn_every}; it must be at least 1")
+
+    @property
+    def model_name(self) -> str:
+        return "smolvla"
 
     @property
     def prompt(self) -> str:
