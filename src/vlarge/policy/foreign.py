@@ -61,6 +61,9 @@ def _source(folder: Path) -> str:
     for parent in folder.parents:
         if parent.name.startswith("models--"):
             return f"hf://{parent.name.removeprefix('models--').replace('--', '/')}@{folder.name}"
+    if folder.name == "pretrained_model":  # of a run: which one, and at which step
+        parts = folder.parts[:-1]
+        return "/".join(parts[-3:] if parts[-2:-1] == ("checkpoints",) else parts[-1:])
     return folder.name
 
 

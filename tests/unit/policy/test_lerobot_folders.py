@@ -287,6 +287,23 @@ def test_half_precision_weights_become_fp32_masters(ours: Path, tmp_path: Path) 
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
 
 
+@pytest.mark.parametrize(
+    ("place", "source"),
+    [
+        ("base", "base"),
+        ("base/pretrained_model", "base"),
+        ("runs/mine/checkpoints/005000/pretrained_model", "mine/checkpoints/005000"),
+        ("models--somebody--base/snapshots/abc", "hf://somebody/base@abc"),
+    ],
+)
+def test_a_source_is_named_by_what_tells_it_apart(ours: Path, tmp_path: Path, place: str, source: str) -> None:
+    (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+    foreign_copy(ours, tmp_path / place)
+    found = read_policy(tmp_path / place).origin
+    assert found is not None
+    assert found.source == source
+
+
 def test_the_card_carries_licence_and_source(ours: Path, tmp_path: Path) -> None:
     assert licence_of(ours) == "gemma"
     assert "First weights: hf://somebody/base@abc, under the licence gemma" in (ours / "README.md").read_text()

@@ -5,13 +5,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from torch import Tensor
 
 from vlarge import recipe as recipes
 from vlarge.contracts import Observation
+from vlarge.models.gr00t.embodiment import EmbodimentLinear
 from vlarge.policy.load import load_policy
 from vlarge.recipe import Recipe
 from vlarge.train.feeding import feed_of
 from vlarge.train.trainer import Trainer
+
+
+def of_the_first_robot(trainer: Trainer) -> list[Tensor]:
+    """GR00T's weights for a robot that is not in the run."""
+    layers = [module for module in trainer.model.modules() if isinstance(module, EmbodimentLinear)]
+    return [parameter[0].detach().clone() for layer in layers for parameter in layer.parameters()]
 
 
 @pytest.mark.parametrize(("name", "padding"), [("smolvla", "corner"), ("gr00t", "none")])
@@ -21,7 +29,9 @@ def test_a_run_learns_is_a_start_and_acts(small: Recipe, tmp_path: Path, name: s
         recipe = recipes.replace(recipe, key, value)
     trainer = Trainer(recipe)
     assert feed_of(trainer.recipe, trainer.plan, trainer.world, 0).padding == padding
+    absent = of_the_first_robot(trainer)
     last = trainer.train()
+    assert all(before.equal(after) for before, after in zip(absent, of_the_first_robot(trainer), strict=True))
     losses = [json.loads(line)["loss"] for line in (tmp_path / "run" / "steps.jsonl").read_text().splitlines()]
     assert sum(losses[-8:]) < 0.8 * sum(losses[:8])
 
