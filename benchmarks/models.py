@@ -341,8 +341,8 @@ def as_markdown(found: dict[str, Any]) -> str:
         parts.append(_rows("By distribution of lengths", "distribution", found["by_distribution"], "{}"))
         near = min(found["by_distribution"]["rows"], key=lambda row: abs(row["speedup"] - PUBLISHED))
         parts.append(
-            f"The {PUBLISHED} published for packing is nearest to what {near['distribution']!r} gives here, whose padded"
-            f" tokens are {near['padded_over_real_tokens']:.2f} times its real ones: {near['speedup']:.2f}."
+            f"The {PUBLISHED} published for packing is nearest to the {near['speedup']:.2f} of {near['distribution']!r}"
+            f" here, whose padded tokens are {near['padded_over_real_tokens']:.2f} times its real ones."
         )
     return "\n\n".join(parts) + "\n"
 

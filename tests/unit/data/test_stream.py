@@ -191,11 +191,13 @@ def test_kept_frames_need_no_decoder(dataset: Dataset, tmp_path: Path) -> None:
 
 def test_pictures_are_padded_as_the_feed_says_and_kept_apart(dataset: Dataset, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"size": 32, "batch_size": 9, "cache_dir": str(tmp_path), "cache_bytes": 1 << 30}
-    centred, cornered = (take(stream_of(dataset, padding=name, **settings), 3) for name in PADDINGS)
-    for one, other in zip(centred, cornered, strict=True):
+    centred, cornered, stretched = (take(stream_of(dataset, padding=name, **settings), 3) for name in PADDINGS)
+    for one, other, whole in zip(centred, cornered, stretched, strict=True):
         expected = np.zeros_like(one.images_NHWC)
         expected[:, 8:] = one.images_NHWC[:, 4:28]  # they are three quarters as high as wide
         assert np.array_equal(other.images_NHWC, expected)
+        assert whole.images_NHWC[:, [0, -1]].any((1, 2, 3)).all()  # no row of black above or below
+        assert not np.array_equal(whole.images_NHWC, one.images_NHWC)
     again = take(stream_of(dataset, padding="corner", **settings), 3)
     assert all(np.array_equal(a.images_NHWC, b.images_NHWC) for a, b in zip(cornered, again, strict=True))
 
