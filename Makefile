@@ -16,7 +16,7 @@ demo: setup  ## the whole loop, small: record, train, evaluate, gate, report in 
 
 test: $(VENV)/.ready-dev  ## what every change runs
 	@$(BIN)/python -m compileall -q src  # once, and not in each of some hundred processes
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not long" --numprocesses 2  # two processes, one core each
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not long" --numprocesses 2 --dist loadgroup  # two processes, one core each
 
 test-long: $(VENV)/.ready-dev  ## the slow bars
 	$(BIN)/python -m pytest -m long

@@ -25,6 +25,8 @@ from vlarge.data.formats.staging import StagedFolder
 from vlarge.data.formats.write import LeRobotWriter
 from vlarge.data.index import open_dataset
 
+pytestmark = pytest.mark.xdist_group("written")  # LeRobot, which reads all of it once, takes long to import
+
 FPS = 80
 TOP, WRIST = "observation.images.top", "observation.images.wrist"
 CAMERAS = {TOP: (48, 64), WRIST: (32, 32)}
