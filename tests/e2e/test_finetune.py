@@ -31,10 +31,11 @@ def losses(run: Path) -> list[float]:
     ("name", "camera", "said"),
     [
         ("gr00t_pick_n_place", "observation.images.ego_view", "5 oddities do no harm"),
-        (
+        pytest.param(
             "g1_partial",
             "observation.images.cam_high",
             "97 episodes left out (partial_download): 0-9, 11-28, 30-81, 83-99",
+            marks=pytest.mark.long,
         ),
     ],
 )

@@ -90,6 +90,7 @@ def test_two_open_renderers_do_not_disturb_each_other():
     first.close()
 
 
+@pytest.mark.long
 def test_fifty_renderers_leave_no_memory_behind():
     model = import_mujoco().MjModel.from_xml_string(SPHERE)
     data = import_mujoco().MjData(model)

@@ -27,6 +27,7 @@ def losses(run: Path) -> list[tuple[float, float]]:
     return [(line["loss"], line["grad_norm"]) for line in lines]
 
 
+@pytest.mark.long
 def test_micro_batches_change_nothing(sparse: Recipe, tmp_path: Path) -> None:
     whole = Trainer(sparse)
     whole.train()
