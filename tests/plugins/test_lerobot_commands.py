@@ -69,7 +69,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory, make_datasets: ModuleType) ->
         ),
     )
     sizes = sizes_of_tiny()
-    weights = build_model("pi05", sizes, torch.device("cpu")).state_dict()
+    weights = build_model(sizes, torch.device("cpu")).state_dict()
     (folder / "WEIGHTS").mkdir()
     (folder / "WEIGHTS/config.json").write_text(json.dumps({"type": "pi05"}))
     theirs = {name: value.contiguous() for name, value in to_lerobot(weights, sizes).items()}
@@ -149,7 +149,7 @@ def check_actions(desk: Path, modeling: ModuleType) -> None:
         for name, value in load_file(folder / "model.safetensors").items()
         if name.startswith("model.")
     }
-    own = build_model("pi05", sizes_of_tiny(), torch.device("cpu"))
+    own = build_model(sizes_of_tiny(), torch.device("cpu"))
     own.load_state_dict(weights)
     preparation = preparation_of(desk / "PATH/meta/stats.json")
     pictures = {key: (item[key] * 255).round().byte().permute(1, 2, 0).numpy() for key in CAMERAS}

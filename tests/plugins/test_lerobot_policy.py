@@ -227,7 +227,7 @@ def test_a_saved_policy_acts_alike_wherever_it_is_loaded(
 def test_init_reads_weights_by_lerobots_names(modeling: ModuleType, tmp_path: Path) -> None:
     sizes = policy_of(modeling).model.config
     torch.manual_seed(1)
-    weights = build_model("pi05", sizes, torch.device("cpu")).state_dict()
+    weights = build_model(sizes, torch.device("cpu")).state_dict()
     (tmp_path / "config.json").write_text(json.dumps({"type": "pi05"}))
     save_file({k: v.contiguous() for k, v in to_lerobot(weights, sizes).items()}, tmp_path / "model.safetensors")
     config = config_of(modeling, init=str(tmp_path), freeze=["vision"])

@@ -46,7 +46,7 @@ class Sizes(ABC):
         """Raises InputError for what is no number that such a size may be."""
         for each in fields(self):
             value, least = getattr(self, each.name), 0 if each.name in self.MAY_BE_ZERO else 1
-            if each.type == "int" and (type(value) is not int or value < least):
+            if each.type in ("int", int) and (type(value) is not int or value < least):
                 raise InputError(f"{self.model_name}: {each.name} is {value!r}; it must be a whole number from {least}")
 
     @property
@@ -93,12 +93,12 @@ class Sizes(ABC):
         return 0
 
 
-CHANGES = ("action_horizon", "image_size", "max_action_dim", "num_experts")  # of a preset, by a recipe
+OF_WEIGHTS = ("image_size", "max_action_dim", "num_experts")  # what a recipe may change of a preset, and not of weights
 
 
 def resized(sizes: Sizes, model: ModelConfig) -> Sizes:
     """A checkpoint's sizes with the recipe's horizon. Raises InputError for what its weights are not made for."""
-    for name in CHANGES[1:]:
+    for name in OF_WEIGHTS:
         wanted, has = getattr(model, name), getattr(sizes, name, 0)
         if wanted and wanted != has:
             raise InputError(f"model.{name} is {wanted}, and the weights of model.init are made for {has}: leave it 0")
@@ -109,7 +109,7 @@ def chosen(presets: Mapping[str, Any], model: ModelConfig, vocab_size: int) -> A
     """The recipe's preset with its changes. Raises InputError for an unknown one, or one with too few tokens."""
     if model.preset not in presets:
         raise InputError(f"model.preset {model.preset!r} does not exist: choose one of {', '.join(presets)}")
-    changes = {name: getattr(model, name) for name in CHANGES if getattr(model, name)}
+    changes = {name: getattr(model, name) for name in ("action_horizon", *OF_WEIGHTS) if getattr(model, name)}
     if "num_experts" in changes and not hasattr(presets[model.preset], "num_experts"):
         raise InputError(
             f"model.num_experts is {model.num_experts}; {model.name} has no mixtures of experts: leave it 0"

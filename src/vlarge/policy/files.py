@@ -40,11 +40,14 @@ class PolicyFiles:
     """
 
     folder: Path
-    model_name: str
-    sizes: Any
+    sizes: Sizes
     preparations: dict[str, Preparation]
     step: int
     origin: Origin | None
+
+    @property
+    def model_name(self) -> str:
+        return self.sizes.model_name
 
     @property
     def first(self) -> Preparation | None:
@@ -53,7 +56,7 @@ class PolicyFiles:
 
     def build(self, device: torch.device) -> PolicyNetwork[Any, Any]:
         """The network in evaluation mode. Raises InputError listing every key that does not fit."""
-        model = build_model(self.model_name, self.sizes, torch.device("meta"))
+        model = build_model(self.sizes, torch.device("meta"))
         theirs = read_tensors(self.folder)
         ours = find_family(self.model_name).from_lerobot(theirs, model.state_dict(), self.sizes)
         if spoilt := [name for name, value in ours.items() if not value.isfinite().all()]:
@@ -62,17 +65,16 @@ class PolicyFiles:
         return model.eval()
 
 
-def build_model(model_name: str, sizes: Any, device: torch.device) -> PolicyNetwork[Any, Any]:
+def build_model(sizes: Sizes, device: torch.device) -> PolicyNetwork[Any, Any]:
     """A new network, made on its device; on torch's meta device it has sizes only."""
     with device:
-        return find_family(model_name).build(sizes)
+        return find_family(sizes.model_name).build(sizes)
 
 
 def write_policy(
     folder: Path,
     *,
-    model_name: str,
-    sizes: Any,
+    sizes: Sizes,
     weights: dict[str, Tensor],
     preparations: Mapping[str, Preparation],
     recipe: dict[str, Any],
@@ -81,12 +83,13 @@ def write_policy(
 ) -> None:
     """Fill `folder` (created here) with the files above."""
     folder.mkdir(parents=True)
-    family, first = find_family(model_name), next(iter(preparations.values()))
+    family, first = find_family(sizes.model_name), next(iter(preparations.values()))
     write_tensors(folder, family.to_lerobot({k: v.detach().cpu() for k, v in weights.items()}, sizes))
     length = first.max_text_tokens
-    write_lerobot(folder, model_name, first, family.lerobot_config(sizes, length), family.lerobot_steps(sizes, length))
+    fields, steps = family.lerobot_config(sizes, length), family.lerobot_steps(sizes, length)
+    write_lerobot(folder, sizes.model_name, first, fields, steps)
     own = {
-        "model": model_name,
+        "model": sizes.model_name,
         "sizes": asdict(sizes),
         "step": step,
         "origin": origin and asdict(origin),
@@ -94,7 +97,7 @@ def write_policy(
     }
     write_json(folder / OWN, own)
     write_json(folder / RECIPE, recipe)
-    write_card(folder, model_name, step, list(preparations), origin)
+    write_card(folder, sizes.model_name, step, list(preparations), origin)
 
 
 def read_policy(path: Path, model_name: str = "") -> PolicyFiles:
@@ -116,7 +119,6 @@ def read_policy(path: Path, model_name: str = "") -> PolicyFiles:
         raise InputError(f"{folder / OWN} has step {step!r}, which is no number; use another checkpoint")
     return PolicyFiles(
         folder=folder,
-        model_name=own["model"],
         sizes=sizes,
         preparations=_read_preparations(folder / OWN, own.get("embodiments"), sizes),
         step=step,
@@ -149,10 +151,9 @@ def _read_origin(path: Path, origin: Any) -> Origin | None:
 
 
 def _read_foreign(folder: Path, model_name: str) -> PolicyFiles:
-    name, sizes, preparation = foreign.read(folder, model_name)
+    sizes, preparation = foreign.read(folder, model_name)
     return PolicyFiles(
         folder=folder,
-        model_name=name,
         sizes=sizes,
         preparations={foreign.EMBODIMENT: preparation} if preparation else {},
         step=0,

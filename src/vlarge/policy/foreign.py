@@ -20,8 +20,8 @@ EMBODIMENT = "lerobot"  # what the robot of such a folder is called
 OUR_NAMES = {"gr00t_n1_5": "gr00t"}  # their kinds of policy that have another name here
 
 
-def read(folder: Path, model_name: str) -> tuple[str, Any, Preparation | None]:
-    """The model's name, its sizes, and how observations are prepared where the folder has statistics and a tokenizer.
+def read(folder: Path, model_name: str) -> tuple[Sizes, Preparation | None]:
+    """The model's sizes, and how observations are prepared where the folder has statistics and a tokenizer.
 
     model_name: what it is where config.json does not say. Raises InputError for a model that is not known here.
     """
@@ -39,7 +39,7 @@ def read(folder: Path, model_name: str) -> tuple[str, Any, Preparation | None]:
     if sizes.model_name != name:
         where, advice = (CONFIG, "use another checkpoint") if told else ("model.name", "set that")
         raise InputError(f"{folder} has the weights of {sizes.model_name!r}, {where} says {name!r}: {advice}")
-    return name, sizes, _preparation(folder, config, sizes)
+    return sizes, _preparation(folder, config, sizes)
 
 
 def _sizes(folder: Path, config: Mapping[str, Any], family: Family) -> Sizes:

@@ -61,7 +61,7 @@ class Plan:
         if self.init is not None:
             model = self.init.build(device)
         else:
-            model = build_model(self.model.name, self.sizes, device)
+            model = build_model(self.sizes, device)
             model.embed_in_order(self.preparations[0].tokenizer.ordered_ids)
         model.attention = self.model.attention
         return self._adapted(model)
@@ -69,7 +69,7 @@ class Plan:
     def audit(self, num_draws: int) -> Audit:
         """What of it is trained, on one sample of each dataset; nothing is computed. Raises InputError for nothing."""
         family, batch = find_family(self.model.name), pack([_blank_sample(each) for each in self.preparations])
-        model = self._adapted(build_model(self.model.name, self.sizes, torch.device("meta")))
+        model = self._adapted(build_model(self.sizes, torch.device("meta")))
         flops = family.forward_flops(self.sizes, batch, num_draws)
         found = audit(model, batch, flops, num_draws)
         if not any(found.trainable.values()):
@@ -101,7 +101,7 @@ def fit(recipe: Recipe, datasets: Sequence[Dataset]) -> Plan:
     the cameras, stages and statistics win over the recipe's and the dataset's.
     """
     init = _initial_policy(recipe)
-    parts = _parts(recipe.data, datasets, init, recipe.model.action_horizon)
+    parts = _parts(recipe.data, datasets, init)
     chains = [_chain(part, recipe.data.index_dir) for part in parts]
     first = init.first if init else None
     tokenizer = first.tokenizer if first else _tokenizer(recipe.data, init)
@@ -113,6 +113,8 @@ def fit(recipe: Recipe, datasets: Sequence[Dataset]) -> Plan:
     stats = _stats(parts, chains, sizes.action_horizon, recipe.data.index_dir)
 
     def prepared(part: _Part, chain: Chain) -> Preparation:
+        if part.known:
+            return replace(part.known, action_horizon=sizes.action_horizon)
         own = stats[part.embodiment]
         return Preparation(
             image_size=sizes.image_size,
@@ -129,7 +131,7 @@ def fit(recipe: Recipe, datasets: Sequence[Dataset]) -> Plan:
             repeats_last_action=recipe.data.repeat_last_action,
         )
 
-    preparations = tuple(part.known or prepared(part, chain) for part, chain in zip(parts, chains, strict=True))
+    preparations = tuple(prepared(part, chain) for part, chain in zip(parts, chains, strict=True))
     _check_marks(sizes, preparations)
     return Plan(
         recipe.model, sizes, preparations, tuple(part.embodiment for part in parts), init and replace(init, sizes=sizes)
@@ -200,14 +202,14 @@ def _tokenizer(data: DataConfig, init: PolicyFiles | None) -> Tokenizer:
     return tokenizer
 
 
-def _parts(data: DataConfig, datasets: Sequence[Dataset], init: PolicyFiles | None, horizon: int) -> list[_Part]:
+def _parts(data: DataConfig, datasets: Sequence[Dataset], init: PolicyFiles | None) -> list[_Part]:
     configs = data.parts()
     parts = []
     for config, name, dataset in zip(configs, embodiment_names(configs), datasets, strict=True):
         known_name = _known_name(init.preparations, config, name) if init else None
         known = init.preparations[known_name] if init and known_name else None
         if known:
-            known = _fitted(known, config, dataset, data.repeat_last_action, horizon)
+            known = _fitted(known, config, dataset, repeats_last_action=data.repeat_last_action)
         parts.append(_Part(config, dataset, known_name or name, known))
     return parts
 
@@ -226,12 +228,10 @@ def _known_name(preparations: Mapping[str, Preparation], config: MixturePart, na
     return next(iter(preparations))
 
 
-def _fitted(
-    known: Preparation, config: MixturePart, dataset: Dataset, repeats_last_action: bool, horizon: int
-) -> Preparation:
+def _fitted(known: Preparation, config: MixturePart, dataset: Dataset, *, repeats_last_action: bool) -> Preparation:
     if config.camera_slots:
         known = known.look_through(camera_slots(config, dataset))
-    known = replace(known, repeats_last_action=repeats_last_action, action_horizon=horizon or known.action_horizon)
+    known = replace(known, repeats_last_action=repeats_last_action)
     known.check_fit("model.init", dataset.root, dataset.camera_keys, dataset.state_dim, dataset.action_dim)
     return known
 

@@ -275,7 +275,7 @@ class Trainer:
 
     def _write_policy(self, folder: Path) -> None:
         write_policy(
-            folder, model_name=self.plan.model.name, sizes=self.plan.sizes, weights=merged(self.model, self.ema.state),
+            folder, sizes=self.plan.sizes, weights=merged(self.model, self.ema.state),
             preparations=self.plan.by_embodiment, recipe=dataclasses.asdict(self.recipe), step=self.step,
             origin=self.plan.init.origin if self.plan.init else None,
         )  # fmt: skip

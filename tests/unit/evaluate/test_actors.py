@@ -39,9 +39,8 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "policy"
     write_policy(
         folder,
-        model_name="pi05",
         sizes=sizes,
-        weights=build_model("pi05", sizes, torch.device("cpu")).state_dict(),
+        weights=build_model(sizes, torch.device("cpu")).state_dict(),
         preparations={"arm": preparation(3), "hand": preparation(5), "crane": preparation(3)},
         recipe={},
         step=7,

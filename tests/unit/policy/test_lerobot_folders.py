@@ -80,7 +80,7 @@ def ours(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
             parameter.add_(torch.randn_like(parameter) * 0.05)
     folder = tmp_path_factory.mktemp(name) / "policy"
     write_policy(
-        folder, model_name=name, sizes=sizes, weights=model.state_dict(), recipe={}, step=3,
+        folder, sizes=sizes, weights=model.state_dict(), recipe={}, step=3,
         preparations={"arm": preparation(tokenizer_file, "task" if name == "pi0" else "task_and_state")},
         origin=Origin("hf://somebody/base@abc", "gemma"),
     )  # fmt: skip

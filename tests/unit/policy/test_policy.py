@@ -26,7 +26,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     model_config = ModelConfig(image_size=32, action_horizon=6)
     sizes = resolve(model_config, vocab_size=ByteTokenizer.vocab_size, state_dim=4, action_dim=3)
-    model = build_model("pi05", sizes, torch.device("cpu"))
+    model = build_model(sizes, torch.device("cpu"))
     rng = np.random.default_rng(0)
     state, action = (compute([rng.normal(5, 2, (100, n))]) for n in (2, 3))
     preparation = Preparation(
@@ -35,7 +35,6 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run") / "checkpoints" / "last" / "pretrained_model"
     write_policy(
         folder,
-        model_name="pi05",
         sizes=sizes,
         weights=model.state_dict(),
         preparations={"arm": preparation},

@@ -56,7 +56,7 @@ def test_training_from_a_policy_looks_through_the_cameras_of_this_dataset(small:
     weights = first.build(0, torch.device("cpu")).state_dict()
     folder = tmp_path / "policy"
     write_policy(
-        folder, model_name=first.model.name, sizes=first.sizes, weights=weights,
+        folder, sizes=first.sizes, weights=weights,
         preparations=first.by_embodiment, recipe={}, step=0,
     )  # fmt: skip
     assert {"base", "left_wrist"} < read_json(folder / "config.json")["input_features"].keys()
@@ -139,7 +139,7 @@ def test_a_policy_is_taken_to_a_new_embodiment(small: Recipe, other_path: Path, 
     first = fit(recipe, open_data(recipe.data))
     folder = tmp_path / "policy"
     write_policy(
-        folder, model_name=first.model.name, sizes=first.sizes,
+        folder, sizes=first.sizes,
         weights=first.build(0, torch.device("cpu")).state_dict(), preparations=first.by_embodiment, recipe={}, step=0,
     )  # fmt: skip
     moved = recipes.replace(recipes.replace(recipe, "model.init", str(folder)), "data.path", str(other_path))
@@ -158,7 +158,7 @@ def test_what_a_policy_was_trained_with_wins_over_the_dataset_and_the_recipe(sma
     trained = dataclasses.replace(trained, prompt="task")  # not the one that the model's family would choose
     folder = tmp_path / "policy"
     write_policy(
-        folder, model_name=first.model.name, sizes=first.sizes,
+        folder, sizes=first.sizes,
         weights=first.build(0, torch.device("cpu")).state_dict(), preparations={"set": trained}, recipe={}, step=0,
     )  # fmt: skip
     changes = {"exclude_episodes": [0, 1], "normalization": "min_max", "tokenizer": "absent.json"}
@@ -180,7 +180,7 @@ def test_of_a_policy_to_start_from_only_the_horizon_can_be_changed(small: Recipe
     first = fit(small, datasets)
     weights = first.build(0, torch.device("cpu")).state_dict()
     write_policy(
-        tmp_path / "policy", model_name="pi05", sizes=first.sizes, weights=weights, preparations=first.by_embodiment,
+        tmp_path / "policy", sizes=first.sizes, weights=weights, preparations=first.by_embodiment,
         recipe={}, step=0,
     )  # fmt: skip
     again = recipes.replace(small, "model.init", str(tmp_path / "policy"))

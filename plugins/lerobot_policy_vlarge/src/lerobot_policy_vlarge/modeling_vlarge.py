@@ -90,7 +90,7 @@ def _built(config: VlargeConfig, stored: StoredTokenizer) -> tuple[Any, Packing]
     family, c = find_family(config.model), config.model_config
     state_dim, action_dim = config.robot_state_feature.shape[0], config.action_feature.shape[0]
     sizes = family.resolve(c, vocab_size=stored.vocab_size, state_dim=state_dim, action_dim=action_dim)
-    model: Any = build_model(c.name, sizes, torch.device(config.device))
+    model: Any = build_model(sizes, torch.device(config.device))
     if config.init:
         theirs = read_tensors(find_policy_folder(resolve(config.init, repo_type="model")))
         model.load_state_dict(family.from_lerobot(theirs, model.state_dict(), sizes))
