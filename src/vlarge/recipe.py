@@ -23,7 +23,7 @@ from vlarge.evaluate.config import EvaluateConfig
 from vlarge.loop.config import LoopConfig, RecordConfig
 from vlarge.models.config import ModelConfig
 from vlarge.sim.config import SimConfig
-from vlarge.train.config import RunConfig, TrackConfig, TrainConfig
+from vlarge.train.config import ParallelConfig, RunConfig, TrackConfig, TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +34,7 @@ class Recipe:
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
     track: TrackConfig = field(default_factory=TrackConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     sim: SimConfig = field(default_factory=SimConfig)

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from vlarge.contracts import InputError
 from vlarge.models.config import ModelConfig
-from vlarge.models.moe import MixtureOfExperts
+from vlarge.models.moe import Experts
 from vlarge.models.network import PolicyNetwork
 
 Parts = Mapping[str, Sequence[str]]  # name of a part -> beginnings of its parameters' names
 ADAPTERS = ("lora_down", "lora_up")
-DECAYED = (nn.Linear, nn.Embedding, MixtureOfExperts)
+DECAYED = (nn.Linear, nn.Embedding, Experts)
 
 
 class LowRankLinear(nn.Linear):

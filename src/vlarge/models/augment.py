@@ -16,8 +16,10 @@ from vlarge.contracts import PackedBatch
 CHUNK = 16  # pictures changed at a time: bounds what the float copies take
 
 
-def batch_images(batch: PackedBatch, device: torch.device) -> Tensor:
-    """uint8 [N, H, W, 3] on `device`, augmented where the batch has draws for it."""
+def batch_images(batch: PackedBatch, side: int, device: torch.device) -> Tensor:
+    """uint8 [N, side, side, 3] on `device`, augmented where the batch has draws for it."""
+    if not len(batch.images_NHWC):
+        return torch.empty(0, side, side, 3, dtype=torch.uint8, device=device)
     images_NHWC = torch.from_numpy(batch.images_NHWC).to(device)
     if not len(batch.augment_N7):
         return images_NHWC

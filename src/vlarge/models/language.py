@@ -50,13 +50,13 @@ class KeyValue(nn.Module):
 
     def __init__(self, c: LanguageConfig) -> None:
         super().__init__()
-        self.kv_heads = c.kv_heads
+        self.head_dim = c.head_dim
         self.k = nn.Linear(c.width, c.kv_heads * c.head_dim, bias=False)
         self.v = nn.Linear(c.width, c.kv_heads * c.head_dim, bias=False)
         self.norm = c.norm(c.head_dim) if c.norms_heads else None
 
     def forward(self, y_TD: Tensor, rotary: Rotary) -> KeysValues:
-        k, v = (f(y_TD).unflatten(-1, (self.kv_heads, -1)) for f in (self.k, self.v))
+        k, v = (f(y_TD).unflatten(-1, (-1, self.head_dim)) for f in (self.k, self.v))
         return rotate(k if self.norm is None else self.norm(k).to(k.dtype), rotary), v
 
 
@@ -65,13 +65,13 @@ class Query(nn.Module):
 
     def __init__(self, c: LanguageConfig) -> None:
         super().__init__()
-        self.heads = c.heads
+        self.head_dim = c.head_dim
         self.q = nn.Linear(c.width, c.heads * c.head_dim, bias=False)
         self.o = nn.Linear(c.heads * c.head_dim, c.width, bias=False)
         self.norm = c.norm(c.head_dim) if c.norms_heads else None
 
     def forward(self, y_TD: Tensor, keys_values: KeysValues, rotary: Rotary, attention: Attention) -> Tensor:
-        q = self.q(y_TD).unflatten(-1, (self.heads, -1))
+        q = self.q(y_TD).unflatten(-1, (-1, self.head_dim))
         q = rotate(q if self.norm is None else self.norm(q).to(q.dtype), rotary)
         return self.o(attention(q, *keys_values).flatten(1))
 

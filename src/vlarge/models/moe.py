@@ -7,9 +7,8 @@ before, which all processes know before they compute, so the loss does not depen
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +16,21 @@ from torch import Tensor, nn
 
 from vlarge.models.language import ACTIVATIONS, LanguageConfig
 from vlarge.models.precision import full_precision
+
+
+class Experts(nn.Module):
+    """Gated MLPs beside each other. gate, up [E, mlp, width], down [E, width, mlp]."""
+
+    def __init__(self, c: LanguageConfig, num_experts: int) -> None:
+        super().__init__()
+        self.activation = ACTIVATIONS[c.activation]
+        self.gate, self.up = (_weights(num_experts, c.mlp, c.width) for _ in range(2))
+        self.down = _weights(num_experts, c.width, c.mlp)
+
+    def forward(self, x_RD: Tensor, count_E: Tensor) -> Tensor:
+        """Of rows sorted by expert; count_E: how many each has."""
+        hidden = self.activation(_grouped(x_RD, self.gate, count_E)) * _grouped(x_RD, self.up, count_E)
+        return _grouped(hidden, self.down, count_E)
 
 
 class MixtureOfExperts(nn.Module):
@@ -30,12 +44,11 @@ class MixtureOfExperts(nn.Module):
     def __init__(self, c: LanguageConfig, num_experts: int, top_k: int) -> None:
         super().__init__()
         self.top_k = top_k
-        self.activation = ACTIVATIONS[c.activation]
         self.router = nn.Linear(c.width, num_experts, bias=False)
-        self.gate, self.up = (_weights(num_experts, c.mlp, c.width) for _ in range(2))
-        self.down = _weights(num_experts, c.width, c.mlp)
+        self.experts = Experts(c, num_experts)
         self.register_buffer("share_E", torch.full((num_experts,), 1 / num_experts))
-        self._watched: Balance | None = None
+        self.balance_weight = 0.0  # of `imbalance` in what is minimised
+        self.balance = Balance.of_none(num_experts)
 
     def forward(self, x_TD: Tensor) -> Tensor:
         with full_precision(x_TD.device):
@@ -44,59 +57,61 @@ class MixtureOfExperts(nn.Module):
         weight_TK = weight_TK / weight_TK.sum(-1, keepdim=True)
         count_E = torch.zeros_like(self.share_E).index_add(0, expert_TK.flatten(), torch.ones_like(weight_TK).flatten())
         imbalance = len(self.share_E) * (probability_TE.sum(0) * self.share_E).sum()
-        if self._watched is not None:
-            self._watched.add(count_E, imbalance)
+        if self.training and not _is_run_again():
+            self.balance.add(count_E, imbalance)
         order = expert_TK.flatten().argsort(stable=True)
-        y = self._experts(x_TD.index_select(0, order // self.top_k), count_E)
+        y = self.experts(x_TD.index_select(0, order // self.top_k), count_E)
         y_TKD = y.index_select(0, order.argsort()).unflatten(0, expert_TK.shape)
-        return (y_TKD * weight_TK[..., None]).sum(1)
-
-    def _experts(self, x_RD: Tensor, count_E: Tensor) -> Tensor:
-        # Rows sorted by expert.
-        hidden = self.activation(_grouped(x_RD, self.gate, count_E)) * _grouped(x_RD, self.up, count_E)
-        return _grouped(hidden, self.down, count_E)
+        y_TD = (y_TKD * weight_TK[..., None]).sum(1)
+        return _Minimising.apply(y_TD, imbalance, self.balance_weight)
 
     @torch.no_grad()
     def settle(self, count_E: Tensor) -> None:
         """At the end of an optimizer step: the shares are now those of all its tokens, on every process."""
+        self.balance = Balance.of_none(len(self.share_E))
         if count_E.sum() > 0:
             self.share_E.copy_(count_E / count_E.sum())
 
 
+class _Minimising(torch.autograd.Function):
+    """The rows as they are. In the backward pass `weight * also` is minimised beside whatever is."""
+
+    @staticmethod
+    def forward(ctx: Any, x_TD: Tensor, also: Tensor, weight: float) -> Tensor:
+        ctx.weight, ctx.dtype = weight, also.dtype
+        return x_TD.view_as(x_TD)
+
+    @staticmethod
+    def backward(ctx: Any, grad_TD: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+        return grad_TD, torch.tensor(ctx.weight, dtype=ctx.dtype, device=grad_TD.device), None
+
+
 @dataclass
 class Balance:
-    """Of one mixture: the tokens that went to each expert, and the sum over tokens of num_experts * sum_e share_e *
-    probability_e, whose mean is 1 when tokens are spread evenly.
+    """Of one mixture in training, since it was settled: the tokens that went to each expert, and the sum over tokens
+    of num_experts * sum_e share_e * probability_e, whose mean is 1 when tokens are spread evenly.
     """
 
     count_E: Tensor
     imbalance: Tensor
 
+    @classmethod
+    def of_none(cls, num_experts: int) -> Balance:
+        return cls(torch.zeros(num_experts), torch.zeros(()))
+
     def add(self, count_E: Tensor, imbalance: Tensor) -> None:
-        self.count_E, self.imbalance = self.count_E + count_E, self.imbalance + imbalance
+        self.count_E = self.count_E.to(count_E.device) + count_E
+        self.imbalance = self.imbalance.to(count_E.device) + imbalance.detach()
 
 
-@contextmanager
-def watched(of: Sequence[MixtureOfExperts]) -> Iterator[list[Balance]]:
-    """What the forward passes inside do, mixture by mixture; not those that a backward pass runs again afterwards."""
-    found = [Balance(torch.zeros_like(each.share_E), each.share_E.new_zeros(())) for each in of]
-    for mixture, balance in zip(of, found, strict=True):
-        mixture._watched = balance
-    try:
-        yield found
-    finally:
-        for mixture in of:
-            mixture._watched = None
+def _is_run_again() -> bool:
+    # In a backward pass, for layers that kept their inputs only: those tokens are counted already.
+    return torch._C._current_graph_task_id() != -1
 
 
 def mixtures(model: nn.Module) -> list[MixtureOfExperts]:
     """Every mixture of a model, in order."""
     return [module for module in model.modules() if isinstance(module, MixtureOfExperts)]
-
-
-def imbalance(of: Sequence[Balance]) -> Tensor:
-    """Summed over tokens and the mean over mixtures; 0 without any."""
-    return sum((balance.imbalance for balance in of), torch.zeros(())) / max(len(of), 1)
 
 
 def _weights(num_experts: int, out_dim: int, in_dim: int) -> nn.Parameter:

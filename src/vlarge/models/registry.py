@@ -13,6 +13,7 @@ from torch import Tensor
 import vlarge.models
 from vlarge.contracts import InputError, PackedBatch
 from vlarge.models.config import ModelConfig
+from vlarge.models.division import Division
 from vlarge.models.network import PolicyNetwork
 from vlarge.models.presets import Sizes
 
@@ -28,6 +29,9 @@ class Family(Protocol):
 
     def build(self, sizes: Any) -> PolicyNetwork[Any, Any]:
         """A new network."""
+
+    def division(self, sizes: Any) -> Division:
+        """How such a network may be divided over processes."""
 
     def forward_flops(self, sizes: Any, batch: PackedBatch, num_draws: int) -> float: ...
 

@@ -9,7 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vlarge.models.attention import AUTO, Segments, attend
+from vlarge.models.division import Stack
 from vlarge.models.presets import Sizes
+from vlarge.models.rows import WHOLE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +59,8 @@ class VisionBlock(nn.Module):
 
     def __init__(self, c: VisionConfig) -> None:
         super().__init__()
-        self.heads = c.heads
+        self.head_dim = c.width // c.heads
+        self.attend = attend
         self.norm1 = nn.LayerNorm(c.width, eps=1e-6)
         self.q = nn.Linear(c.width, c.width)
         self.k = nn.Linear(c.width, c.width)
@@ -68,8 +71,8 @@ class VisionBlock(nn.Module):
 
     def forward(self, x_TD: Tensor, segments: Segments) -> Tensor:
         y = self.norm1(x_TD)
-        q, k, v = (f(y).unflatten(-1, (self.heads, -1)) for f in (self.q, self.k, self.v))
-        x_TD = x_TD + self.o(attend(q, k, v, segments).flatten(1))
+        q, k, v = (f(y).unflatten(-1, (-1, self.head_dim)) for f in (self.q, self.k, self.v))
+        x_TD = x_TD + self.o(self.attend(q, k, v, segments).flatten(1))
         return x_TD + self.mlp(self.norm2(x_TD))
 
 
@@ -83,6 +86,7 @@ class VisionTower(nn.Module):
         self.positions = nn.Parameter(grid_positions(c.image_size // c.patch, c.width))
         self.blocks = nn.ModuleList(VisionBlock(c) for _ in range(c.depth))
         self.norm = nn.LayerNorm(c.width, eps=1e-6)
+        self.rows = WHOLE
 
     def forward(self, images_NHWC: Tensor, attention: str = AUTO) -> Tensor:
         """uint8 (or float in [-1, 1]) [N, image_size, image_size, 3] -> tokens [N * num_patches, width]."""
@@ -90,11 +94,11 @@ class VisionTower(nn.Module):
         if not images_NHWC.is_floating_point():
             images_NHWC = images_NHWC.float() / 127.5 - 1.0
         x_NPD = self.patch_embed(patches(images_NHWC, c.patch)) + self.positions
-        x_TD = x_NPD.flatten(0, 1)
+        x_TD = self.rows.own(x_NPD.flatten(0, 1))
         segments = Segments.self_attention((c.num_patches,) * len(images_NHWC), backend=attention)
         for block in self.blocks:
             x_TD = block(x_TD, segments)
-        return self.norm(x_TD)
+        return self.rows.all(self.norm(x_TD), segments.num_queries)
 
 
 def patches(images_NHWC: Tensor, patch: int) -> Tensor:
@@ -114,3 +118,15 @@ def grid_positions(side: int, width: int, max_period: float = 100.0) -> Tensor:
     axis = torch.cat((angles.sin(), angles.cos()), 1)
     rows, columns = axis[:, None].expand(-1, side, -1), axis[None].expand(side, -1, -1)
     return torch.cat((rows, columns), 2).reshape(side * side, -1)
+
+
+def tower_stack(name: str, c: Sizes) -> Stack:
+    """The blocks of the tower that a network calls `name`."""
+    return Stack(
+        name=f"{name}.blocks",
+        first=None,
+        heads=c.vision_heads,
+        kv_heads=c.vision_heads,
+        mlp=c.vision_mlp,
+        num_rows={"forward": lambda _x, segments: segments.num_queries},
+    )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 
-from vlarge.contracts import setting
+from vlarge.contracts import InputError, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +56,80 @@ class TrainConfig:
     keep_last: int = setting(2, least=0)
     log_every: int = setting(10, least=1)
     num_threads: int = setting(0, least=0)
+
+
+AXES = ("pp", "dp_replicate", "dp_shard", "ep", "cp", "tp")  # from the slowest links to the fastest
+DATA_AXES = ("dp_replicate", "dp_shard", "ep")  # along which processes have different samples
+SCHEDULES = ("1f1b", "interleaved")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParallelConfig:
+    """How processes share the work: the product of all degrees is their number. 0: as many as the others leave.
+
+    pp: stages of layers, one after the other. dp_replicate: copies of everything, each with its own samples.
+    dp_shard: a copy is divided over so many, each with its own samples (FSDP). ep: experts are divided over so many,
+    each with its own samples; all other weights are divided over dp_shard and ep together. cp: the tokens of a sample
+    are divided over so many, which exchange heads for attention. tp: projections are divided by columns and rows, and
+    tokens between them.
+    schedule: order of the micro-batches of pipeline stages, "1f1b" or "interleaved"; the latter has
+    stages_per_process of them on each process.
+    micro_batches: at least so many in a step; 0: twice as many as pipeline stages.
+    """
+
+    pp: int = setting(1, least=1)
+    dp_replicate: int = setting(0, least=0)
+    dp_shard: int = setting(1, least=0)
+    ep: int = setting(1, least=1)
+    cp: int = setting(1, least=1)
+    tp: int = setting(1, least=1)
+    schedule: str = "1f1b"
+    stages_per_process: int = setting(1, least=1)
+    micro_batches: int = setting(0, least=0)
+
+    def resolve(self, num_processes: int) -> ParallelConfig:
+        """With every degree stated. Raises InputError where they do not multiply to the number of processes."""
+        self._check_schedule()
+        # dp_replicate takes what is left, unless dp_shard is to.
+        open_axis = "dp_shard" if not self.dp_shard else "" if self.dp_replicate else "dp_replicate"
+        known = replace(self, dp_replicate=self.dp_replicate or 1, dp_shard=self.dp_shard or 1)
+        rest, left_over = divmod(num_processes, known.num_processes)
+        if open_axis and not left_over:
+            known = replace(known, **{open_axis: rest})
+        if left_over or known.num_processes != num_processes:
+            raise InputError(
+                f"[parallel] {known.describe()} makes {known.num_processes} processes, and there are {num_processes}:"
+                f" {'the first must divide the second' if open_axis else 'they must be equal'}"
+            )
+        return known
+
+    def _check_schedule(self) -> None:
+        if self.schedule not in SCHEDULES:
+            raise InputError(f"parallel.schedule is {self.schedule!r}; use {' or '.join(map(repr, SCHEDULES))}")
+        if (self.stages_per_process > 1) != (self.schedule == "interleaved"):
+            raise InputError(
+                'parallel.stages_per_process above 1 goes with parallel.schedule = "interleaved", and only with it'
+            )
+        if self.stages_per_process > 1 and self.pp == 1:
+            raise InputError("parallel.stages_per_process is above 1, and parallel.pp is 1: there is no pipeline")
+
+    @property
+    def num_processes(self) -> int:
+        """Product of all degrees."""
+        return prod(getattr(self, axis) for axis in AXES)
+
+    @property
+    def num_data(self) -> int:
+        """How many ways a global batch is shared out."""
+        return prod(getattr(self, axis) for axis in DATA_AXES)
+
+    @property
+    def num_stages(self) -> int:
+        return self.pp * self.stages_per_process
+
+    def describe(self) -> str:
+        """Every degree: "pp 1 x dp_replicate 2 x …"."""
+        return " x ".join(f"{axis} {getattr(self, axis)}" for axis in AXES)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
+
+from vlarge.train.parallel.weights import as_part_of, local
 
 
 class Ema:
     """Averages follow the weights closely at first: the decay of update n is min(decay, (1 + n) / (10 + n)).
 
-    `state` holds all weights: of what is frozen, the model's own. `averages` are those of `state` that it keeps itself.
+    Only what is trained has one, of which each process keeps what it has of the weight.
     """
 
-    def __init__(self, model: nn.Module, decay: float) -> None:
+    def __init__(self, networks: Sequence[nn.Module], decay: float) -> None:
         self.decay = decay
-        trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-        self.state = {name: value.clone() if name in trained else value for name, value in model.state_dict().items()}
-        self.averages = {name: value for name, value in self.state.items() if name in trained}
+        self._trained = {
+            name: parameter
+            for network in networks
+            for name, parameter in network.named_parameters()
+            if parameter.requires_grad
+        }
+        self._averages = {name: local(parameter.detach()).clone() for name, parameter in self._trained.items()}
 
     @torch.no_grad()
-    def update(self, model: nn.Module, step: int) -> None:
+    def update(self, step: int) -> None:
         """After optimizer step number `step` (from 0)."""
         weight = 1.0 - min(self.decay, (1 + step) / (10 + step))
-        now = model.state_dict()
-        torch._foreach_lerp_(list(self.averages.values()), [now[name] for name in self.averages], weight)
+        now = [local(parameter) for parameter in self._trained.values()]
+        torch._foreach_lerp_(list(self._averages.values()), now, weight)
+
+    def state(self) -> dict[str, Tensor]:
+        """By parameter, divided like it."""
+        return {name: as_part_of(self._averages[name], parameter) for name, parameter in self._trained.items()}
 
     def load(self, state: dict[str, Tensor]) -> None:
-        for name, value in self.averages.items():
-            value.copy_(state[name])
+        """Inverse of `state`."""
+        for name, average in self._averages.items():
+            average.copy_(local(state[name]))

@@ -3,19 +3,77 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from vlarge.models.adapt import by_decay
 from vlarge.train.config import TrainConfig
+from vlarge.train.parallel.weights import as_part_of, local
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-def build_optimizer(model: nn.Module, c: TrainConfig) -> torch.optim.AdamW:
-    """AdamW; `by_decay` says on what weight decay falls."""
-    decayed, others = by_decay(model)
-    groups = [{"params": decayed, "weight_decay": c.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=c.lr, betas=c.betas, fused=True)
+class Optimizer:
+    """AdamW on what this process has of each trained parameter; `by_decay` says on what weight decay falls.
+
+    It works value by value, so a part of a parameter is updated like any tensor, however the rest is divided.
+    """
+
+    def __init__(self, networks: Sequence[nn.Module], c: TrainConfig) -> None:
+        self._trained = {
+            name: parameter
+            for network in networks
+            for name, parameter in network.named_parameters()
+            if parameter.requires_grad
+        }
+        self._shards = {parameter: nn.Parameter(local(parameter.detach())) for parameter in self._trained.values()}
+        groups: list[dict[str, Any]] = []
+        for network in networks:
+            for parameters, decay in zip(by_decay(network), (c.weight_decay, 0.0), strict=True):
+                groups.append({"params": [self._shards[p] for p in parameters], "weight_decay": decay})
+        self._adamw = torch.optim.AdamW([g for g in groups if g["params"]], lr=c.lr, betas=c.betas, fused=True)
+
+    def update(self, lr: float, clip_norm: float, norm: Tensor) -> float:
+        """Clip, step, clear. norm: of the whole gradient; when it is not finite the weights stay as they are."""
+        found = norm.item()
+        if math.isfinite(found):
+            factor = torch.clamp(clip_norm / (norm + 1e-6), max=1.0)
+            for parameter, shard in self._shards.items():
+                shard.grad = None if parameter.grad is None else local(parameter.grad)
+            torch._foreach_mul_([s.grad for s in self._shards.values() if s.grad is not None], factor)
+            for group in self._adamw.param_groups:
+                group["lr"] = lr
+            self._adamw.step()
+        for parameter, shard in self._shards.items():
+            parameter.grad = shard.grad = None
+        return found
+
+    def state(self) -> dict[str, dict[str, Tensor]]:
+        """By parameter: moments, each divided like it, and how many steps they are of."""
+        return {name: self._state_of(parameter) for name, parameter in self._trained.items()}
+
+    def load(self, state: dict[str, dict[str, Tensor]]) -> None:
+        """Inverse of `state`."""
+        for name, parameter in self._trained.items():
+            own, stored = self._own(parameter), state[name]
+            own["step"].copy_(stored["step"])
+            for moment in MOMENTS:
+                own[moment].copy_(local(stored[moment]))
+
+    def _state_of(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        own = self._own(parameter)
+        return {"step": own["step"], **{moment: as_part_of(own[moment], parameter) for moment in MOMENTS}}
+
+    def _own(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        # AdamW makes it with the first update; a checkpoint may come, or be loaded, before.
+        shard = self._shards[parameter]
+        if not self._adamw.state[shard]:
+            self._adamw.state[shard] = {"step": torch.zeros((), dtype=torch.float32, device=shard.device)}
+            self._adamw.state[shard] |= {moment: torch.zeros_like(shard) for moment in MOMENTS}
+        return self._adamw.state[shard]
 
 
 def learning_rate(step: int, c: TrainConfig) -> float:
@@ -25,14 +83,3 @@ def learning_rate(step: int, c: TrainConfig) -> float:
         return c.lr * (step + 1) / warmup
     progress = (step - warmup) / max(c.steps - 1 - warmup, 1)
     return c.lr_min + (c.lr - c.lr_min) * 0.5 * (1 + math.cos(math.pi * min(progress, 1.0)))
-
-
-def update(model: nn.Module, optimizer: torch.optim.Optimizer, lr: float, clip_norm: float) -> float:
-    """Clip, step, clear. Returns the gradient norm; when it is not finite the weights stay as they are."""
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm).item()
-    if math.isfinite(norm):
-        for group in optimizer.param_groups:
-            group["lr"] = lr
-        optimizer.step()
-    optimizer.zero_grad()
-    return norm

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vlarge.contracts import InputError, PackedBatch
 from vlarge.models.flow import Flow, keyed_draws
@@ -15,8 +15,26 @@ from vlarge.models.flow import Flow, keyed_draws
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}  # of matrix products
 
 
-def flow_loss(
-    model: nn.Module,
+@dataclass(frozen=True)
+class Draws:
+    """What is asked of the network for one micro-batch: velocities of noised actions.
+
+    noised_SA, target_SA: [S * num_draws, max_action_dim], sample-major, then draw, then step; time_D: of each draw.
+    counts_SA: which values are in the loss. All on the CPU.
+    """
+
+    noised_SA: Tensor
+    time_D: Tensor
+    target_SA: Tensor
+    counts_SA: Tensor
+
+    def squared_errors(self, velocity_SA: Tensor) -> Tensor:
+        """[S * num_draws, max_action_dim], zero where nothing counts."""
+        device = velocity_SA.device
+        return (velocity_SA - self.target_SA.to(device)).square() * self.counts_SA.to(device)
+
+
+def draw(
     batch: PackedBatch,
     flow: Flow,
     *,
@@ -24,39 +42,32 @@ def flow_loss(
     step: int,
     num_draws: int,
     action_dim: int,
-    num_valid: float,
     over_padding: bool = False,
-) -> Tensor:
-    """Squared velocity errors of this process's samples, summed, over the *global* count of valid values (law M4).
+) -> Draws:
+    """Noise and times for each sample, from its id: the same on any process and in any micro-batch.
 
-    num_valid: action values of the whole global batch, before draws. action_dim: columns of the model's actions.
-    over_padding: columns that a sample does not have count too, with targets of its noise alone.
+    action_dim: columns of the model's actions. over_padding: columns that a sample does not have count too, with
+    targets of its noise alone.
     """
     times, noise = keyed_draws(seed, batch.sample_ids_B3, step, batch.num_actions_B, action_dim, num_draws, flow)
-    if over_padding:
-        batch = replace(batch, action_dims_B=np.full_like(batch.action_dims_B, action_dim))
-    errors = velocity_errors(model, batch, flow, torch.from_numpy(times), torch.from_numpy(noise), num_draws)
-    return errors.sum() / (num_valid * num_draws)
+    dims_B = np.full_like(batch.action_dims_B, action_dim) if over_padding else batch.action_dims_B
+    return draws_of(batch, dims_B, flow, torch.from_numpy(times), torch.from_numpy(noise), num_draws)
 
 
-def velocity_errors(
-    model: nn.Module, batch: PackedBatch, flow: Flow, time_D: Tensor, noise_SA: Tensor, num_draws: int
-) -> Tensor:
-    """Squared velocity errors [S * num_draws, A], zero beyond each sample's own action dimensions.
-
-    time_D, noise_SA: sample-major, then draw, then step, on the CPU.
-    """
-    device = next(model.parameters()).device
+def draws_of(
+    batch: PackedBatch, dims_B: np.ndarray, flow: Flow, time_D: Tensor, noise_SA: Tensor, num_draws: int
+) -> Draws:
+    """With given times and noise; dims_B: action columns of each sample that count."""
     action_dim = noise_SA.shape[1]
     actions = torch.from_numpy(batch.actions_SA)
     actions = torch.nn.functional.pad(actions, (0, action_dim - actions.shape[1]))
     lengths_D = torch.from_numpy(batch.num_actions_B).repeat_interleave(num_draws)
-    dims_D = torch.from_numpy(batch.action_dims_B).repeat_interleave(num_draws)
-    actions = torch.cat([a.repeat(num_draws, 1) for a in actions.split(batch.num_actions_B.tolist())])
+    dims_D = torch.from_numpy(dims_B).repeat_interleave(num_draws)
+    chunks = actions.split(batch.num_actions_B.tolist())
+    actions = torch.cat([chunk.repeat(num_draws, 1) for chunk in chunks]) if chunks else noise_SA
     noised, velocity = flow.interpolate(actions, noise_SA, time_D.repeat_interleave(lengths_D))
-    predicted = model(batch, noised.to(device), time_D.to(device), num_draws)
-    real = torch.arange(action_dim) < dims_D.repeat_interleave(lengths_D)[:, None]
-    return (predicted - velocity.to(device)).square() * real.to(device)
+    counts = torch.arange(action_dim) < dims_D.repeat_interleave(lengths_D)[:, None]
+    return Draws(noised, time_D, velocity, counts)
 
 
 def compute_dtype(name: str, device: torch.device) -> str:
@@ -71,6 +82,6 @@ def compute_dtype(name: str, device: torch.device) -> str:
     return "bf16" if fast else "fp32"
 
 
-def precision(dtype: str, device: torch.device) -> AbstractContextManager[None]:
+def precision(dtype: torch.dtype, device: torch.device) -> AbstractContextManager[None]:
     """Matrix products in bfloat16 over fp32 master weights, or everything in fp32."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=dtype == "bf16")
+    return torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16)

@@ -163,7 +163,7 @@ def _dense_denoiser(net: Denoiser, x: Tensor, features: Tensor, t: Tensor) -> Te
 
 
 def _softmax_attention(attention: Any, y: Tensor, context: Tensor) -> Tensor:
-    q, k, v = (f(x).unflatten(-1, (attention.heads, -1)).transpose(0, 1) for f, x in (
+    q, k, v = (f(x).unflatten(-1, (-1, attention.head_dim)).transpose(0, 1) for f, x in (
         (attention.q, y), (attention.k, context), (attention.v, context),
     ))  # fmt: skip
     scores = (q @ k.transpose(1, 2) / q.shape[-1] ** 0.5).softmax(-1)

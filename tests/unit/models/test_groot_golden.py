@@ -63,9 +63,10 @@ def head_velocity(golden: SimpleNamespace) -> Tensor:
 
 def test_head_velocity_loss_and_gradients(head: SimpleNamespace) -> None:
     t, seen = head.tensors, {}
-    head.model.head.denoiser.register_forward_hook(lambda _m, _in, out: seen.update(denoiser=out))
+    head.model.head.denoiser.out.register_forward_hook(lambda _m, _in, out: seen.update(denoiser=out))
     velocity = head_velocity(head)
-    features = head.model.head.features(t["in.vl_features"].flatten(0, 1), head.layout)
+    own = head.model.head
+    features = own.advance(own.norm(t["in.vl_features"].flatten(0, 1)), range(len(own.blocks)), head.layout)
     close(features, t["mid.vl_embs"].flatten(0, 1), 5e-6)
     close(seen["denoiser"], t["mid.dit_out"][:, -head.c["horizon"] :].flatten(0, 1), 5e-6)
     close(velocity, t["out.v_t"].flatten(0, 1), 5e-6)

@@ -86,10 +86,10 @@ def _sample(frame: int, num_images: int) -> Sample:
 def test_a_batch_brings_its_draws() -> None:
     batch = pack([_sample(0, 2), _sample(1, 1)])
     device = torch.device("cpu")
-    np.testing.assert_array_equal(augment.batch_images(batch, device), batch.images_NHWC)
+    np.testing.assert_array_equal(augment.batch_images(batch, batch.images_NHWC.shape[1], device), batch.images_NHWC)
     draws = _draws(3)
-    changed = augment.batch_images(replace(batch, augment_N7=draws.numpy()), device)
+    changed = augment.batch_images(replace(batch, augment_N7=draws.numpy()), batch.images_NHWC.shape[1], device)
     assert torch.equal(changed, augment.apply(torch.from_numpy(batch.images_NHWC), draws))
     assert not np.array_equal(changed, batch.images_NHWC)
     with pytest.raises(ValueError, match="2 draws for 3 images"):
-        augment.batch_images(replace(batch, augment_N7=draws.numpy()[:2]), device)
+        augment.batch_images(replace(batch, augment_N7=draws.numpy()[:2]), batch.images_NHWC.shape[1], device)

@@ -9,11 +9,13 @@ from vlarge.models.gr00t.convert import from_lerobot as from_lerobot
 from vlarge.models.gr00t.convert import to_lerobot as to_lerobot
 from vlarge.models.gr00t.flops import forward_flops as forward_flops
 from vlarge.models.gr00t.model import Groot as build
+from vlarge.models.gr00t.parallel import division as division
 
 __all__ = [
     "NAMES",
     "Config",
     "build",
+    "division",
     "foreign_sizes",
     "forward_flops",
     "from_lerobot",

@@ -50,13 +50,21 @@ class Backbone(nn.Module):
         language = language_config(c)
         self.layers = nn.ModuleList(DecoderLayer(language) for _ in range(c.depth))
         self.norm = language.norm(c.width)
+        self.runs_idle_parts = False
 
     def forward(self, batch: PackedBatch, layout: GrootLayout) -> Tensor:
         """fp32 [V, width]: the features that the head sees, sample after sample."""
-        x_TD = self.tokens(batch, layout)
+        return self.features(self.advance(self.tokens(batch, layout), range(len(self.layers)), layout), layout)
+
+    def advance(self, x_TD: Tensor, layers: range, layout: GrootLayout) -> Tensor:
+        """Through some of the layers."""
         rotary = rotary_angles(layout.positions_T, self.config.head_dim, ROTARY_BASE)
-        for layer in self.layers:
-            x_TD, _ = layer(x_TD, rotary, partial(attend, segments=layout.text))
+        for i in layers:
+            x_TD, _ = self.layers[i](x_TD, rotary, partial(attend, segments=layout.text))
+        return x_TD
+
+    def features(self, x_TD: Tensor, layout: GrootLayout) -> Tensor:
+        """From what the last layer wrote."""
         features_TD = self.norm(x_TD)
         if layout.filled_index_V is None:
             return features_TD
@@ -66,8 +74,8 @@ class Backbone(nn.Module):
         """Image and text tokens, as the first layer reads them."""
         words = batch.text_T[batch.text_T != self.config.image_token]
         text_TD = self.embed(torch.from_numpy(words).to(layout.text_index_T.device))
-        images = batch_images(batch, text_TD.device)
-        if len(images):
+        images = batch_images(batch, self.config.image_size, text_TD.device)
+        if len(images) or self.runs_idle_parts:
             seen_TD = self.projector(self.vision(images, layout.text.backend)).float()
             text_TD = torch.cat((seen_TD, text_TD))
         return text_TD.index_select(0, layout.text_index_T)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,7 @@ from vlarge.models.gr00t.config import GrootConfig
 from vlarge.models.gr00t.layout import GrootLayout
 from vlarge.models.gr00t.transformer import AdaptiveLayerNorm, DenoiserBlock
 from vlarge.models.language import KeysValues
+from vlarge.models.rows import WHOLE
 
 TIME_FEATURES = 256
 MAX_PERIOD = 10_000.0  # over two pi
@@ -61,22 +62,35 @@ class Denoiser(nn.Module):
         self.blocks = nn.ModuleList(DenoiserBlock(width, context, c.dit_heads) for context in contexts)
         self.norm = AdaptiveLayerNorm(width, OUT_NORM_EPS)
         self.out = nn.Linear(width, c.head_width)
+        self.rows = WHOLE
 
     def keys_values(self, features_VD: Tensor) -> list[KeysValues]:
         """Of the features, for each layer that looks at them: the same at every step and for every draw."""
         return [cast(DenoiserBlock, block).attention.keys_values(features_VD) for block in self.blocks[::2]]
 
-    def forward(self, x_QD: Tensor, bucket_D: Tensor, keys_values: Sequence[KeysValues], layout: GrootLayout) -> Tensor:
-        """[S, head_width]: of the actions only."""
-        time_DD = self.time_out(F.silu(self.time_in(condition_features(bucket_D))))
-        condition = F.silu(time_DD)
-        for layer, block in enumerate(self.blocks):
-            early = layer < self.last_own
-            draw = layout.draw_Q if layer <= self.last_own else layout.draw_S
-            if layer % 2:
-                segments = layout.own if early else layout.own_actions
-                x_QD = block(x_QD, condition, draw, segments, only=None if early else layout.actions_S)
-            else:
-                segments = layout.cross if early else layout.cross_actions
-                x_QD = block(x_QD, condition, draw, segments, keys_values=keys_values[layer // 2])
-        return self.out(self.norm(x_QD, condition, layout.draw_S))
+    def forward(
+        self, x_QD: Tensor, condition_DD: Tensor, keys_values: Sequence[KeysValues], layout: GrootLayout
+    ) -> Tensor:
+        """[S, width]: of the actions only."""
+        for i in range(len(self.blocks)):
+            x_QD = self.layer(i, x_QD, condition_DD, layout, keys_values=None if i % 2 else keys_values[i // 2])
+        return x_QD
+
+    def leave(self, x_SD: Tensor, condition_DD: Tensor, layout: GrootLayout) -> Tensor:
+        """[S, head_width]: what actions are decoded from."""
+        return self.out(self.norm(x_SD, self.norm.scale_shift(condition_DD), layout.draw_S))
+
+    def condition(self, bucket_D: Tensor) -> Tensor:
+        """[D, width]: what each draw's flow time tells the norms."""
+        return F.silu(self.time_out(F.silu(self.time_in(condition_features(bucket_D)))))
+
+    def layer(self, i: int, x_QD: Tensor, condition_DD: Tensor, layout: GrootLayout, **features: Any) -> Tensor:
+        """Through one layer, from which on only actions may be left. features: for a layer that looks at them."""
+        block, early = self.blocks[i], i < self.last_own
+        draw = layout.draw_Q if early else layout.draw_S
+        if i % 2 == 0:
+            return block(x_QD, condition_DD, draw, layout.cross if early else layout.cross_actions, **features)
+        if early:
+            return block(x_QD, condition_DD, draw, layout.own)
+        actions = self.rows.own(self.rows.all(x_QD, len(layout.draw_Q)).index_select(0, layout.actions_S))
+        return block(actions, condition_DD, draw, layout.own_actions, among=(x_QD, layout.draw_Q))

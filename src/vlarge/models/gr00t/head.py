@@ -17,6 +17,7 @@ from vlarge.models.gr00t.embodiment import ActionEncoder, EmbodimentMLP
 from vlarge.models.gr00t.layout import GrootLayout
 from vlarge.models.gr00t.transformer import NORM_EPS, FeatureBlock
 from vlarge.models.language import KeysValues
+from vlarge.models.rows import WHOLE
 
 
 @dataclass(frozen=True)
@@ -45,25 +46,39 @@ class Head(nn.Module):
         self.future = nn.Parameter(0.02 * torch.randn(c.future_tokens, width))
         self.positions = nn.Parameter(0.02 * torch.randn(c.action_horizon, width))
         self.denoiser = Denoiser(c)
+        self.rows = WHOLE
 
     def read(self, features_VD: Tensor, state_BA: np.ndarray, layout: GrootLayout) -> Context:
-        """From the backbone's features and the states; their columns may be fewer than the model takes."""
-        state = torch.from_numpy(np.pad(state_BA, ((0, 0), (0, self.config.max_state_dim - state_BA.shape[1]))))
-        states_BD = self.state_encoder(state.to(features_VD.device), layout.states)
-        return Context(states_BD, self.denoiser.keys_values(self.features(features_VD, layout)))
+        """From the backbone's features and the states."""
+        x_VD = self.advance(self.norm(features_VD), range(len(self.blocks)), layout)
+        return Context(self.states(state_BA, layout), self.denoiser.keys_values(x_VD))
 
-    def features(self, features_VD: Tensor, layout: GrootLayout) -> Tensor:
-        """The features as the denoiser sees them."""
-        x_VD = self.norm(features_VD)
-        for block in self.blocks:
-            x_VD = block(x_VD, layout.features)
+    def advance(self, x_VD: Tensor, layers: range, layout: GrootLayout) -> Tensor:
+        """Through some of the blocks over the features."""
+        for i in layers:
+            x_VD = self.blocks[i](x_VD, layout.features)
         return x_VD
 
-    def velocity(self, noised_SA: Tensor, time_D: Tensor, context: Context, layout: GrootLayout) -> Tensor:
-        """fp32 [S, max_action_dim], at the flow time of each draw."""
+    def states(self, state_BA: np.ndarray, layout: GrootLayout) -> Tensor:
+        """[B, dit_width] from states, whose columns may be fewer than the model takes."""
+        state = torch.from_numpy(np.pad(state_BA, ((0, 0), (0, self.config.max_state_dim - state_BA.shape[1]))))
+        return self.state_encoder(state.to(self.future.device), layout.states)
+
+    def forward(self, noised_SA: Tensor, time_D: Tensor, states_BD: Tensor, layout: GrootLayout) -> tuple[Tensor, Tensor]:
+        """[Q, dit_width]: the tokens of all draws, and [D, dit_width]: what their flow times tell the norms."""
         bucket_D = bucket(time_D, self.config.time_buckets)
         time_SD = action_features(bucket_D, self.config.dit_width).index_select(0, layout.draw_S)
         actions_SD = self.action_encoder(noised_SA, time_SD, layout.actions)
         actions_SD = actions_SD + self.positions.index_select(0, layout.step_S)
-        x_QD = torch.cat((context.states_BD, self.future, actions_SD)).index_select(0, layout.draw_index_Q)
-        return self.action_decoder(self.denoiser(x_QD, bucket_D, context.keys_values, layout), layout.actions)
+        x_QD = torch.cat((states_BD, self.future, actions_SD)).index_select(0, layout.draw_index_Q)
+        return x_QD, self.denoiser.condition(bucket_D)
+
+    def velocity(self, noised_SA: Tensor, time_D: Tensor, context: Context, layout: GrootLayout) -> Tensor:
+        """fp32 [S, max_action_dim], at the flow time of each draw."""
+        x_QD, condition_DD = self(noised_SA, time_D, context.states_BD, layout)
+        x_SD = self.denoiser(x_QD, condition_DD, context.keys_values, layout)
+        return self.decode(x_SD, condition_DD, layout)
+
+    def decode(self, x_SD: Tensor, condition_DD: Tensor, layout: GrootLayout) -> Tensor:
+        """Velocities from what the denoiser's last layer wrote."""
+        return self.action_decoder(self.denoiser.leave(x_SD, condition_DD, layout), layout.actions)

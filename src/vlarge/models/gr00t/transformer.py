@@ -22,19 +22,20 @@ class Attention(nn.Module):
 
     def __init__(self, width: int, context_width: int, heads: int, head_dim: int) -> None:
         super().__init__()
-        self.heads = heads
+        self.head_dim = head_dim
+        self.attend = attend
         self.q = nn.Linear(width, heads * head_dim)
         self.k = nn.Linear(context_width, heads * head_dim)
         self.v = nn.Linear(context_width, heads * head_dim)
         self.o = nn.Linear(heads * head_dim, width)
 
     def keys_values(self, context_TD: Tensor) -> KeysValues:
-        k, v = (f(context_TD).unflatten(-1, (self.heads, -1)) for f in (self.k, self.v))
+        k, v = (f(context_TD).unflatten(-1, (-1, self.head_dim)) for f in (self.k, self.v))
         return k, v
 
     def forward(self, y_SD: Tensor, keys_values: KeysValues, segments: Segments) -> Tensor:
-        q = self.q(y_SD).unflatten(-1, (self.heads, -1))
-        return self.o(attend(q, *keys_values, segments).flatten(1))
+        q = self.q(y_SD).unflatten(-1, (-1, self.head_dim))
+        return self.o(self.attend(q, *keys_values, segments).flatten(1))
 
 
 class FeatureBlock(nn.Module):
@@ -64,9 +65,13 @@ class AdaptiveLayerNorm(nn.Module):
         self.dense = nn.Linear(width, 2 * width)
         start_at_zero(self.dense)
 
-    def forward(self, x_SD: Tensor, condition_DD: Tensor, draw_S: Tensor) -> Tensor:
+    def scale_shift(self, condition_DD: Tensor) -> Tensor:
+        """[D, 2 * width]: what the conditions ask for."""
+        return self.dense(condition_DD).float()
+
+    def forward(self, x_SD: Tensor, scale_shift_DD: Tensor, draw_S: Tensor) -> Tensor:
         """Normalised tokens [S, width]; `draw_S` says which condition each token has."""
-        scale, shift = self.dense(condition_DD).float().index_select(0, draw_S).chunk(2, -1)
+        scale, shift = scale_shift_DD.index_select(0, draw_S).chunk(2, -1)
         return F.layer_norm(x_SD, x_SD.shape[-1:], eps=self.eps) * (1.0 + scale) + shift
 
 
@@ -91,13 +96,17 @@ class DenoiserBlock(nn.Module):
         draw_S: Tensor,
         segments: Segments,
         *,
+        features_VD: Tensor | None = None,
         keys_values: KeysValues | None = None,
-        only: Tensor | None = None,
+        among: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
-        """keys_values: of the features; without them the tokens see each other. only: the tokens to go on with."""
-        y = self.norm1(x_SD, condition_DD, draw_S)
-        keys_values = keys_values or self.attention.keys_values(y)
-        if only is not None:
-            x_SD, y = x_SD.index_select(0, only), y.index_select(0, only)
+        """The tokens look at features, or at keys and values made of them already. Without either they look at each
+        other, or at the tokens that they are `among`, whose draws it says too.
+        """
+        scale_shift_DD = self.norm1.scale_shift(condition_DD)
+        y = self.norm1(x_SD, scale_shift_DD, draw_S)
+        if keys_values is None:
+            seen = y if among is None else self.norm1(among[0], scale_shift_DD, among[1])
+            keys_values = self.attention.keys_values(seen if features_VD is None else features_VD)
         x_SD = x_SD + self.attention(y, keys_values, segments)
         return x_SD + self.mlp(F.layer_norm(x_SD, x_SD.shape[-1:], eps=NORM_EPS))

@@ -9,11 +9,13 @@ from vlarge.models.pi0.convert import from_lerobot as from_lerobot
 from vlarge.models.pi0.convert import to_lerobot as to_lerobot
 from vlarge.models.pi0.flops import forward_flops as forward_flops
 from vlarge.models.pi0.model import Pi0 as build
+from vlarge.models.pi0.parallel import division as division
 
 __all__ = [
     "NAMES",
     "Config",
     "build",
+    "division",
     "foreign_sizes",
     "forward_flops",
     "from_lerobot",

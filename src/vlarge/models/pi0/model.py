@@ -23,7 +23,7 @@ from vlarge.models.flow import PI0_FLOW, time_features
 from vlarge.models.language import DecoderLayer, GatedMLP, KeysValues, KeyValue, LanguageConfig, Query
 from vlarge.models.layout import Layout, lay_out
 from vlarge.models.moe import MixtureOfExperts
-from vlarge.models.network import PolicyNetwork
+from vlarge.models.network import Inputs, PolicyNetwork, Stream, StreamShape
 from vlarge.models.norm import AdaptiveRMSNorm, GatedAdaptiveRMSNorm, RMSNorm
 from vlarge.models.pi0.config import Pi0Config
 from vlarge.models.precision import full_precision
@@ -147,6 +147,45 @@ class Pi0(PolicyNetwork[Layout, list[KeysValues]]):
         )
         return layout.to(self.device)
 
+    @property
+    def num_layers(self) -> int:
+        return self.config.depth
+
+    def enter(self, inputs: Inputs[Layout]) -> Stream:
+        """Prefix, actions, and π0's states or π0.5's conditions."""
+        x_SD, condition = self.embed_actions(inputs.noised_SA, inputs.time_D, inputs.layout)
+        x_TD, x_SD = self.rows.own(self.embed_prefix(inputs.batch, inputs.layout)), self.rows.own(x_SD)
+        return x_TD, x_SD, condition[0] if condition else self.rows.own(self.embed_states(inputs.batch.state_BA))
+
+    def advance(self, stream: Stream, layers: range, inputs: Inputs[Layout]) -> Stream:
+        layout, head_dim = inputs.layout, self.config.head_dim
+        rotary_T, rotary_B, rotary_S = (
+            rotary_angles(positions, head_dim) for positions in (layout.positions_T, layout.positions_B, layout.positions_S)
+        )
+        x_TD, x_SD, other = stream
+        condition = None if self.config.has_state_token else (other, layout.draw_S)
+        for i in layers:
+            x_TD, context = self.prefix_layers[i](x_TD, rotary_T, partial(attend, segments=layout.prefix))
+            expert = cast(ExpertLayer, self.expert_layers[i])
+            if condition is None:
+                other, context = expert.read_state(other, context, rotary_B, layout, i == self.num_layers - 1)
+            x_SD = expert(x_SD, condition, context, rotary_S, layout)
+        return x_TD, x_SD, other
+
+    def stream_shapes(self, layout: Layout, layer: int) -> tuple[StreamShape, ...]:
+        c, has_states = self.config, self.config.has_state_token
+        other = len(layout.positions_B) if has_states else len(layout.suffix.q_lengths)
+        return (
+            StreamShape(len(layout.positions_T), c.width),
+            StreamShape(len(layout.positions_S), c.expert_width),
+            StreamShape(other, c.expert_width, is_spread=has_states),
+        )
+
+    def leave(self, stream: Stream, inputs: Inputs[Layout]) -> Tensor:
+        _, x_SD, other = stream
+        condition = None if self.config.has_state_token else (other, inputs.layout.draw_S)
+        return self._velocity(self.rows.all(x_SD, len(inputs.layout.positions_S)), condition)
+
     def encode_context(self, batch: PackedBatch, layout: Layout) -> list[KeysValues]:
         """Keys and values of every layer that the actions see: of the prefixes, then of π0's states."""
         prefix = self.encode_prefix(batch, layout)
@@ -154,9 +193,7 @@ class Pi0(PolicyNetwork[Layout, list[KeysValues]]):
 
     def encode_states(self, state_BA: np.ndarray, prefix: list[KeysValues], layout: Layout) -> list[KeysValues]:
         """What `encode_context` gives, where there are states."""
-        assert self.state_in is not None
-        state = F.pad(torch.from_numpy(state_BA), (0, self.config.max_state_dim - state_BA.shape[1]))
-        x_BD = self.state_in(state.to(self.device)).float()
+        x_BD = self.embed_states(state_BA)
         rotary = rotary_angles(layout.positions_B, self.config.head_dim)
         cache: list[KeysValues] = []
         for layer, keys_values in zip(self.expert_layers, prefix, strict=True):
@@ -165,23 +202,32 @@ class Pi0(PolicyNetwork[Layout, list[KeysValues]]):
             cache.append(both)
         return cache
 
+    def embed_states(self, state_BA: np.ndarray) -> Tensor:
+        """π0's states as tokens [B, expert_width]."""
+        assert self.state_in is not None
+        state = F.pad(torch.from_numpy(state_BA), (0, self.config.max_state_dim - state_BA.shape[1]))
+        return self.state_in(state.to(self.device)).float()
+
     def encode_prefix(self, batch: PackedBatch, layout: Layout) -> list[KeysValues]:
         """Keys and values of every prefix layer."""
-        c = self.config
-        text_TD = self.embed(torch.from_numpy(batch.text_T).to(self.device)) * c.width**0.5
-        images = batch_images(batch, self.device)
-        tokens_TD = (
-            torch.cat((self.projector(self.vision(images, self.attention)).float(), text_TD))
-            if len(images)
-            else text_TD
-        )
-        x_TD = tokens_TD.index_select(0, layout.prefix_index_T)
-        rotary = rotary_angles(layout.positions_T, c.head_dim)
+        x_TD, rotary = self.embed_prefix(batch, layout), rotary_angles(layout.positions_T, self.config.head_dim)
         cache: list[KeysValues] = []
         for layer in self.prefix_layers:
             x_TD, keys_values = layer(x_TD, rotary, partial(attend, segments=layout.prefix))
             cache.append(keys_values)
         return cache
+
+    def embed_prefix(self, batch: PackedBatch, layout: Layout) -> Tensor:
+        """Images and prompts as tokens [T, width]."""
+        c = self.config
+        text_TD = self.embed(torch.from_numpy(batch.text_T).to(self.device)) * c.width**0.5
+        images = batch_images(batch, c.image_size, self.device)
+        tokens_TD = (
+            torch.cat((self.projector(self.vision(images, self.attention)).float(), text_TD))
+            if len(images) or self.runs_idle_parts
+            else text_TD
+        )
+        return tokens_TD.index_select(0, layout.prefix_index_T)
 
     def denoise(self, noised_SA: Tensor, time_D: Tensor, context: list[KeysValues], layout: Layout) -> Tensor:
         """Velocities of noised actions over a cached context, at the flow time of each draw."""
@@ -189,6 +235,9 @@ class Pi0(PolicyNetwork[Layout, list[KeysValues]]):
         rotary = rotary_angles(layout.positions_S, self.config.head_dim)
         for layer, keys_values in zip(self.expert_layers, context, strict=True):
             x_SD = layer(x_SD, condition, keys_values, rotary, layout)
+        return self._velocity(x_SD, condition)
+
+    def _velocity(self, x_SD: Tensor, condition: Condition | None) -> Tensor:
         y = self.expert_norm(x_SD) if condition is None else self.expert_norm(x_SD, *condition)
         with full_precision(y.device):  # the velocity itself is always fp32
             return self.action_out(y)

@@ -9,11 +9,13 @@ from vlarge.models.smolvla.convert import from_lerobot as from_lerobot
 from vlarge.models.smolvla.convert import to_lerobot as to_lerobot
 from vlarge.models.smolvla.flops import forward_flops as forward_flops
 from vlarge.models.smolvla.model import SmolVLA as build
+from vlarge.models.smolvla.parallel import division as division
 
 __all__ = [
     "NAMES",
     "Config",
     "build",
+    "division",
     "foreign_sizes",
     "forward_flops",
     "from_lerobot",

@@ -20,7 +20,7 @@ from vlarge.models.attention import attend
 from vlarge.models.augment import batch_images
 from vlarge.models.flow import PI0_FLOW, time_features
 from vlarge.models.language import DecoderLayer, KeysValues, LanguageConfig
-from vlarge.models.network import PolicyNetwork
+from vlarge.models.network import Inputs, PolicyNetwork, Stream, StreamShape
 from vlarge.models.norm import RMSNorm
 from vlarge.models.precision import full_precision
 from vlarge.models.rotary import rotary_angles
@@ -80,6 +80,39 @@ class SmolVLA(PolicyNetwork[Layout, list[KeysValues]]):
     def lay_out(self, batch: PackedBatch, num_draws: int) -> Layout:
         return lay_out(batch, self.config.image_tokens, num_draws, self.attention).to(self.device)
 
+    @property
+    def num_layers(self) -> int:
+        return self.config.depth
+
+    def enter(self, inputs: Inputs[Layout]) -> Stream:
+        """Context and actions."""
+        batch, layout = inputs.batch, inputs.layout
+        x_TD = torch.cat((self.embed_prefix(batch, layout), self.embed_states(batch)))
+        return self.rows.own(x_TD), self.rows.own(self.embed_actions(inputs.noised_SA, inputs.time_D, layout))
+
+    def advance(self, stream: Stream, layers: range, inputs: Inputs[Layout]) -> Stream:
+        c, layout, (x_TD, x_SD) = self.config, inputs.layout, stream
+        positions_T = torch.cat((layout.positions_T, layout.positions_B))
+        rotary_T, joint, cross = (
+            rotary_angles(positions, c.head_dim) for positions in (positions_T, layout.positions_S, layout.steps_S)
+        )
+        attention = partial(attend_context, layout=layout)
+        for i in layers:
+            x_TD, keys_values = self.language_layers[i](x_TD, rotary_T, attention)
+            expert = cast(ExpertLayer, self.expert_layers[i])
+            x_SD = expert(x_SD, expert.read(keys_values, layout), joint if c.is_joint(i) else cross, layout)
+        return x_TD, x_SD
+
+    def stream_shapes(self, layout: Layout, layer: int) -> tuple[StreamShape, ...]:
+        context = len(layout.positions_T) + len(layout.positions_B)
+        return (
+            StreamShape(context, self.config.width),
+            StreamShape(len(layout.positions_S), self.config.expert_width),
+        )
+
+    def leave(self, stream: Stream, inputs: Inputs[Layout]) -> Tensor:
+        return self._velocity(self.rows.all(stream[1], len(inputs.layout.positions_S)))
+
     def encode_context(self, batch: PackedBatch, layout: Layout) -> list[KeysValues]:
         """Keys and values of every layer that the actions see, as the expert's layers read them."""
         x_TD = torch.cat((self.embed_prefix(batch, layout), self.embed_states(batch)))
@@ -95,8 +128,8 @@ class SmolVLA(PolicyNetwork[Layout, list[KeysValues]]):
         """Images and instructions as tokens [T, width]."""
         c = self.config
         tokens_TD = self.embed(torch.from_numpy(batch.text_T).to(self.device))
-        images = batch_images(batch, self.device)
-        if len(images):
+        images = batch_images(batch, c.image_size, self.device)
+        if len(images) or self.runs_idle_parts:
             image_TD = self.connector(self.vision(images, self.attention), c.image_size // c.patch)
             tokens_TD = torch.cat((image_TD.float(), tokens_TD))
         return tokens_TD.index_select(0, layout.prefix_index_T) * c.width**0.5
@@ -114,6 +147,9 @@ class SmolVLA(PolicyNetwork[Layout, list[KeysValues]]):
         joint, cross = (rotary_angles(positions_S, c.head_dim) for positions_S in (layout.positions_S, layout.steps_S))
         for i, (layer, keys_values) in enumerate(zip(self.expert_layers, context, strict=True)):
             x_SD = layer(x_SD, keys_values, joint if c.is_joint(i) else cross, layout)
+        return self._velocity(x_SD)
+
+    def _velocity(self, x_SD: Tensor) -> Tensor:
         y = self.expert_norm(x_SD)
         with full_precision(y.device):  # the velocity itself is always fp32
             return self.action_out(y)

@@ -1,30 +1,60 @@
-"""The data axis: every process holds the whole model and a share of each global batch."""
+"""The data axes: gradients summed over processes with different samples.
+
+Plain copies (DDP, in buckets) where nothing else is divided; otherwise FSDP2 over the sharded axes, with copies of it
+over `dp_replicate`. A loss is a share of a global sum, so gradients are summed, never averaged (law M4).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
+import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from vlarge.train.parallel.mesh import World
+KEPT = MixedPrecisionPolicy(cast_forward_inputs=False)
 
 
-def replicate(model: nn.Module, world: World, *, partly_used: bool) -> nn.Module:
-    """The model with bucketed gradient all-reduce; unchanged when alone.
+def replicate(model: nn.Module) -> nn.Module:
+    """The model with bucketed gradient all-reduce over all processes. Every process must use every parameter."""
+    replica = DistributedDataParallel(model, gradient_as_bucket_view=True, broadcast_buffers=False)
+    # Not the function itself: torch wants to see the type of its argument, which here is text.
+    replica.register_comm_hook(None, lambda _, bucket: _sum(bucket))
+    return replica
 
-    Gradients come out averaged: scale a loss that is a share of a global sum by `world.size`. partly_used: whether some
-    batches leave parameters without gradient.
+
+def _sum(bucket: dist.GradBucket) -> Future[Any]:
+    work = dist.all_reduce(bucket.buffer(), async_op=True)
+    assert work is not None
+    return work.get_future().then(lambda done: done.value()[0])
+
+
+def shard(root: nn.Module, units: Sequence[tuple[nn.Module, DeviceMesh]], mesh: DeviceMesh, dtype: torch.dtype) -> None:
+    """Divide parameters, gradients and optimizer state: those of each unit, and last what is left of the root.
+
+    dtype: of matrix products. The units' weights travel in it; gradients are summed in fp32.
     """
-    if world.size == 1:
-        return model
-    return DistributedDataParallel(
-        model, find_unused_parameters=partly_used, gradient_as_bucket_view=True, broadcast_buffers=False
-    )
+    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    for unit, own_mesh in units:
+        fully_shard(unit, mesh=own_mesh, mp_policy=KEPT if dtype == torch.float32 else policy)
+    fully_shard(root, mesh=mesh, mp_policy=KEPT)
+    for module in root.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
 
 
 def reducing(replica: nn.Module, *, now: bool) -> AbstractContextManager[object]:
     """Around the forward and backward pass of one micro-batch: gradients are summed over processes with the last."""
+    if isinstance(replica, FSDPModule):
+        replica.set_requires_gradient_sync(now)
+        replica.set_is_last_backward(now)
     if now or not isinstance(replica, DistributedDataParallel):
         return nullcontext()
     return replica.no_sync()

@@ -1,14 +1,18 @@
-"""Which process this is and how many there are. Under torchrun the run is distributed, otherwise it is alone."""
+"""Which process this is, how many there are, and where it stands on the mesh. Under torchrun a run is distributed."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from vlarge.train.config import AXES, DATA_AXES, ParallelConfig
 
 
 @dataclass(frozen=True)
@@ -44,10 +48,6 @@ class World:
         dist.all_gather(said, padded)
         return [bytes(each[: int(n)].tolist()).decode() for each, n in zip(said, lengths, strict=True)]
 
-    def of_this_node(self, text: str) -> str:
-        """What the first process of this node says; others may say anything."""
-        return self.texts(text)[self.rank - self.local_rank]
-
     def barrier(self) -> None:
         if self.size > 1:
             dist.barrier()
@@ -66,3 +66,91 @@ def joined_world() -> Iterator[World]:
         yield World(dist.get_rank(), dist.get_world_size(), local_rank, local_size)
     finally:
         dist.destroy_process_group()
+
+
+class Mesh:
+    """The processes of a run in rows and columns, one axis for each kind of parallelism.
+
+    degrees: with every degree stated. `device_mesh` is None for one process alone.
+    """
+
+    def __init__(self, degrees: ParallelConfig, world: World, device_type: str) -> None:
+        self.degrees, self.world = degrees, world
+        self.device_mesh: DeviceMesh | None = None
+        if world.size > 1:
+            sizes = tuple(getattr(degrees, axis) for axis in AXES)
+            self.device_mesh = init_device_mesh(device_type, sizes, mesh_dim_names=AXES)
+
+    def coordinate(self, axis: str, rank: int | None = None) -> int:
+        """Where this process, or another, stands along an axis."""
+        return coordinates(self.degrees, self.world.rank if rank is None else rank)[axis]
+
+    def size(self, axis: str) -> int:
+        return getattr(self.degrees, axis)
+
+    def group(self, axis: str) -> dist.ProcessGroup:
+        """The processes that differ from this one along an axis only."""
+        assert self.device_mesh is not None
+        return self.device_mesh[axis].get_group()
+
+    def along(self, *axes: str) -> DeviceMesh:
+        """The processes that differ along some axes only, in one row."""
+        assert self.device_mesh is not None
+        return self.device_mesh[axes[0]] if len(axes) == 1 else self.device_mesh[axes]._flatten("_".join(axes))
+
+    @property
+    def data_rank(self) -> int:
+        """Which share of a global batch is this process's."""
+        return data_rank(self.degrees, self.world.rank)
+
+    @property
+    def is_lead(self) -> bool:
+        """Whether this process reads its share, for all that work on it together."""
+        return is_lead(self.degrees, self.world.rank)
+
+    @cached_property
+    def sharers(self) -> dist.ProcessGroup | None:
+        """The processes that work on one share, its lead first; None where it is alone."""
+        if self.degrees.num_data == self.world.size:
+            return None
+        ranks = range(self.world.size)
+        shares = [[r for r in ranks if data_rank(self.degrees, r) == share] for share in range(self.degrees.num_data)]
+        group, _ = dist.new_subgroups_by_enumeration(shares, backend="gloo")
+        return group
+
+    @cached_property
+    def stage(self) -> dist.ProcessGroup | None:
+        """The processes with the same layers; None for this one alone."""
+        if self.world.size == 1:
+            return None
+        ranks = range(self.world.size)
+        stages = [[r for r in ranks if coordinates(self.degrees, r)["pp"] == pp] for pp in range(self.degrees.pp)]
+        group, _ = dist.new_subgroups_by_enumeration(stages, backend="gloo")
+        return group
+
+
+def coordinates(degrees: ParallelConfig, rank: int) -> dict[str, int]:
+    """Where a rank stands along each axis. The last axis counts fastest."""
+    found = {}
+    for axis in reversed(AXES):
+        rank, found[axis] = divmod(rank, getattr(degrees, axis))
+    return found
+
+
+def data_rank(degrees: ParallelConfig, rank: int) -> int:
+    """Which share of a global batch a rank has."""
+    where, number = coordinates(degrees, rank), 0
+    for axis in DATA_AXES:
+        number = number * getattr(degrees, axis) + where[axis]
+    return number
+
+
+def is_lead(degrees: ParallelConfig, rank: int) -> bool:
+    """Whether a rank is the first of those that work on one share."""
+    return not any(number for axis, number in coordinates(degrees, rank).items() if axis not in DATA_AXES)
+
+
+def readers(degrees: ParallelConfig, num_processes: int, local_size: int) -> list[Sequence[int]]:
+    """The shares that each node reads, by node, for nodes of `local_size` ranks in a row."""
+    nodes = [range(first, first + local_size) for first in range(0, num_processes, local_size)]
+    return [[data_rank(degrees, r) for r in node if is_lead(degrees, r)] for node in nodes]
