@@ -32,7 +32,7 @@ from vlarge.models.registry import find_family
 from vlarge.policy.files import write_policy
 from vlarge.recipe import Recipe
 from vlarge.train import hardware
-from vlarge.train.checkpoint import Checkpoints, load_state
+from vlarge.train.checkpoint import Checkpoints, Reader
 from vlarge.train.ema import Ema
 from vlarge.train.feeding import feed_of, open_data, open_stream
 from vlarge.train.fit import fit
@@ -124,13 +124,8 @@ class Trainer:
         return self.step >= self.recipe.train.steps
 
     def save(self) -> Path:
-        """Write a checkpoint of this step (the main process does), unless it is there already."""
-        folder = self.run_dir / "checkpoints" / f"{self.step:08d}"
-        replaced = self._replaced()
-        if self.world.is_main:
-            self.checkpoints.save(self.step, self._write_policy, self._state(replaced))
-        self.world.barrier()
-        return folder
+        """Write a checkpoint of this step, unless it is the last that was written or read."""
+        return self.checkpoints.save(self.step, self._state(self._replaced()), self._write_policy)
 
     def _train_step(self, stream: Stream, stop: list[int]) -> tuple[dict[str, Any], bool]:
         """One optimizer step; its record for steps.jsonl, and whether any process was asked to stop."""
@@ -273,10 +268,12 @@ class Trainer:
         if len(set(self.world.texts(str(self.world.local_size)))) > 1:
             raise InputError("nodes have different numbers of processes: start equally many on each")
 
-    def _write_policy(self, folder: Path) -> None:
+    def _write_policy(self, folder: Path, read: Reader) -> None:
+        averages = self.ema.averages
+        weights = {name: read(f"{'ema' if name in averages else 'model'}.{name}") for name in self.ema.state}
         write_policy(
-            folder, sizes=self.plan.sizes, weights=merged(self.model, self.ema.state),
-            preparations=self.plan.by_embodiment, recipe=dataclasses.asdict(self.recipe), step=self.step,
+            folder, sizes=self.plan.sizes, weights=merged(self.model, weights), step=read("position.step"),
+            preparations=self.plan.by_embodiment, recipe=dataclasses.asdict(self.recipe),
             origin=self.plan.init.origin if self.plan.init else None,
         )  # fmt: skip
 
@@ -319,13 +316,13 @@ class Trainer:
                 )
 
     def _restore(self) -> None:
-        last = self.checkpoints.last()
+        last = self.checkpoints.agreed_last()
         if last is None and holds_run(self.run_dir):
             return  # it ended before its first checkpoint: it goes on from its beginning
         if last is None:
             raise InputError(f"{self.run_dir} has no checkpoint to resume from; start it without --resume")
         state = self._state()
-        load_state(last / "training_state", state)
+        self.checkpoints.load(state, last)
         self._check_order(json.loads(state["position"]["order"]), last)
         self.model.load_state_dict(state["model"])
         set_optimizer_state_dict(self.model, self.optimizer, state["optimizer"])

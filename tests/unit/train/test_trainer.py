@@ -20,7 +20,7 @@ from vlarge.contracts import InputError, Observation, PackedBatch
 from vlarge.policy.files import read_policy
 from vlarge.policy.load import load_policy
 from vlarge.recipe import Recipe
-from vlarge.train import checkpoint
+from vlarge.train import trainer as training
 from vlarge.train.feeding import feed_of, open_stream
 from vlarge.train.trainer import Trainer
 
@@ -176,10 +176,10 @@ def test_a_full_disk_leaves_the_last_checkpoint(
     before = weights(tmp_path / "run")
     trainer.step = 5
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(checkpoint, "save_state", full)
+    monkeypatch.setattr(training, "write_policy", full)
     with pytest.raises(InputError, match="the disk is full; the checkpoints before it are untouched"):
         trainer.save()
     folder = tmp_path / "run" / "checkpoints"
