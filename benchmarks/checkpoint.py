@@ -146,13 +146,13 @@ def as_markdown(found: dict[str, Any]) -> str:
     }
     rows = [f"| {text} | {best[name]:.3f} | {share(name)} |" for name, text in names.items()]
     beside = found["slowdown"]
+    command = f"`python benchmarks/checkpoint.py --gib {found['gib']:g}`"
     return "\n".join(
         [
             "# How long a checkpoint stops the training",
             "",
-            f"`python benchmarks/checkpoint.py --gib {found['gib']:g}`, {found['hardware']}, {found['threads']} threads."
-            f" One process, {found['gib']:g} GiB of fp32 in tensors of 16 MiB, {len(rounds)} rounds in which each kind"
-            f" had its turn. At commit {found['commit']}.",
+            f"{command}, {found['hardware']}, {found['threads']} threads. One process, {found['gib']:g} GiB of fp32 in"
+            f" tensors of 16 MiB, {len(rounds)} rounds in which each kind had its turn. At commit {found['commit']}.",
             "",
             "|  | best s | begin is, of it (median; least to most over rounds) |",
             "| --- | --- | --- |",

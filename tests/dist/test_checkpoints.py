@@ -56,26 +56,20 @@ def both() -> nn.Module:
 LAYOUTS = {"replicated": replicated, "fsdp": fsdp, "tensor": tensor_parallel, "both": both}
 
 
-class Training:
-    """A model and its optimizer as a state, after one step with gradients that are known for every value."""
+def trained(model: nn.Module, num_steps: int) -> torch.optim.Optimizer:
+    """An optimizer after steps with gradients that are the same in every layout."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(parameters, lr=0.1)
+    for _ in range(num_steps):
+        for parameter in parameters:
+            parameter.grad = like(parameter, torch.linspace(-1, 1, parameter.numel()).reshape(parameter.shape))
+        optimizer.step()
+    return optimizer
 
-    def __init__(self, layout: str, *, trained: bool) -> None:
-        self.model = LAYOUTS[layout]()
-        trained_ones = [p for p in self.model.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW(trained_ones, lr=0.1 if trained else 0.0)
-        if trained:
-            for parameter in trained_ones:
-                whole = torch.linspace(-1, 1, parameter.numel()).reshape(parameter.shape)
-                parameter.grad = like(parameter, whole)
-            self.optimizer.step()
 
-    def state(self, step: int = 0) -> dict[str, Any]:
-        optimizer = get_optimizer_state_dict(self.model, self.optimizer)
-        return {"model": self.model.state_dict(), "optimizer": optimizer, "position": {"step": step, "order": "seed 3"}}
-
-    def load(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(state["model"])
-        set_optimizer_state_dict(self.model, self.optimizer, state["optimizer"])
+def state_of(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> dict[str, Any]:
+    moments = get_optimizer_state_dict(model, optimizer)
+    return {"model": model.state_dict(), "optimizer": moments, "position": {"step": step, "order": "seed 3"}}
 
 
 def like(parameter: Tensor, whole: Tensor) -> Tensor:
@@ -113,7 +107,8 @@ def refusal(work: Callable[[], object]) -> str:
 
 
 def save(run: Path, layout: str) -> dict[str, Any]:
-    state = Training(layout, trained=True).state(step=8)
+    model = LAYOUTS[layout]()
+    state = state_of(model, trained(model, num_steps=2), step=8)
     checkpoints = Checkpoints(run / f"{layout}{dist.get_world_size()}", 0)
     expected = wholes(state)
     checkpoints.begin(8, state, export)
@@ -125,11 +120,13 @@ def save(run: Path, layout: str) -> dict[str, Any]:
 
 
 def load(run: Path, saved: str, layout: str) -> dict[str, Any]:
-    training = Training(layout, trained=False)
-    state = training.state()
+    model = LAYOUTS[layout]()
+    optimizer = trained(model, num_steps=0)
+    state = state_of(model, optimizer, step=0)
     Checkpoints(run / saved, 0).load(state)
-    training.load(state)
-    return wholes(training.state() | {"position": state["position"]})
+    model.load_state_dict(state["model"])
+    set_optimizer_state_dict(model, optimizer, state["optimizer"])
+    return wholes(state_of(model, optimizer, step=state["position"]["step"]))
 
 
 def stages(run: Path) -> str:
@@ -168,6 +165,8 @@ def refusals(run: Path) -> dict[str, str]:
         (run / "unwritable" / "checkpoints").touch()
     dist.barrier()
     texts["unwritable"] = refusal(lambda: Checkpoints(run / "unwritable", 0).save(1, sharded(1.0), export))
+    texts["not shared"] = refusal(lambda: Checkpoints(run / f"node{rank // 2}", 0).save(1, sharded(1.0), export))
+    texts["not shared"] = texts["not shared"].replace("node1", "node0")
     checkpoints.load(state := sharded(0.0))
     texts["untouched"] = str(state["model"]["w"].full_tensor().unique().tolist())
     dist.barrier()
@@ -308,6 +307,7 @@ def test_each_stage_gets_its_own_back_and_the_export_sees_all(run: Path, found: 
         ("of another shape", "does not fit this run (Size mismatch: model.w is [10, 2] float32 in it and [11, 2]"),
         ("nothing", "has no checkpoint"),
         ("unwritable", "could not save"),
+        ("not shared", "__2_0.distcp is not there; all processes need one folder; the checkpoints before it"),
         ("untouched", "[1.0]"),
         ("missing shard", "__2_0.distcp is not there"),
     ],

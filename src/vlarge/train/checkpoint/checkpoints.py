@@ -34,7 +34,8 @@ class Checkpoints:
     (pipeline stages). What several hold under one name must be the same, so what belongs to one process (a state of
     its random numbers) needs a name of its own.
 
-    Collectives run on a group of their own, made here by all processes at once.
+    Collectives run on a group of their own, made here by all processes at once. `finish` before process groups are
+    destroyed.
     """
 
     def __init__(self, run_dir: Path, keep_last: int, *, timeout_s: float = PEER_TIMEOUT_S) -> None:

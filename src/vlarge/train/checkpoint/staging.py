@@ -13,6 +13,8 @@ from torch.distributed.checkpoint.metadata import MetadataIndex
 from torch.distributed.checkpoint.planner import SavePlan, WriteItemType
 from torch.distributed.tensor import DTensor
 
+LARGE_BYTES = 2**20  # from here on, pin_memory=True would waste memory: it takes the next power of two
+
 
 class Staging:
     """CPU buffers for what this process writes, kept from one checkpoint to the next.
@@ -88,12 +90,14 @@ class Staging:
 
 def _buffer_for(local: Tensor) -> Tensor:
     """With a storage of its own: a part of a larger one would be copied again by torch.save."""
+    if not local.is_cuda:
+        return torch.empty(local.shape, dtype=local.dtype)
+    if local.nbytes < LARGE_BYTES:
+        return torch.empty(local.shape, dtype=local.dtype, pin_memory=True)
     buffer = torch.empty(local.shape, dtype=local.dtype)
-    if local.is_cuda and buffer.nbytes:
-        # Not pin_memory=True, which takes the next power of two of bytes.
-        runtime, place = torch.cuda.cudart(), buffer.data_ptr()
-        torch.cuda.check_error(int(runtime.cudaHostRegister(place, buffer.nbytes, 1)))
-        weakref.finalize(buffer, runtime.cudaHostUnregister, place).atexit = False
+    runtime, place = torch.cuda.cudart(), buffer.data_ptr()
+    torch.cuda.check_error(int(runtime.cudaHostRegister(place, buffer.nbytes, 1)))
+    weakref.finalize(buffer, runtime.cudaHostUnregister, place).atexit = False
     return buffer
 
 
