@@ -338,6 +338,8 @@ def test_a_process_killed_at_any_point_leaves_a_checkpoint_that_loads(tmp_path: 
         checkpoints.load(target := {"w": torch.zeros(1000)})
         assert set(target["w"].tolist()) == {value}, place
         assert (tmp_path / place / "checkpoints" / "last" / "training_state").is_dir()
+        checkpoints.save(int(value), target, lambda *_: None)
+        assert (tmp_path / place / "checkpoints" / "last").resolve().name == f"{int(value):08d}"
         checkpoints.save(3, target, lambda *_: None)
         assert names_in(tmp_path / place) == ["00000003", "last"], place
 

@@ -59,8 +59,10 @@ class Checkpoints:
         it must not look at the state, which goes on. must_hold: flat names and whole shapes that the processes'
         states must have at least together, such as all weights of the model; the main process's counts.
         """
-        saved = self.finish()
-        if saved is not None and saved.resolve() == self._shelf.final(step).resolve():
+        saved, final = self.finish(), self._shelf.final(step)
+        if saved is not None and saved.resolve() == final.resolve():
+            if self._peers.is_main:
+                self._shelf.point_last_at(final)  # a run killed just before that left it
             return
         leaves, _ = flatten_state_dict(state)
         self._planning.follow(state, leaves)

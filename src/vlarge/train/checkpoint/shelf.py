@@ -48,12 +48,18 @@ class Shelf:
         partial, final = self.partial(step), self.final(step)
         flush(partial)
         partial.rename(final)
-        link = self.path / f".{LAST}"
+        self.point_last_at(final)
+        self._prune()
+
+    def point_last_at(self, final: Path) -> None:
+        """Where `last` does not already."""
+        last, link = self.path / LAST, self.path / f".{LAST}"
+        if last.is_symlink() and last.readlink() == Path(final.name):
+            return
         link.unlink(missing_ok=True)
         link.symlink_to(final.name)
-        link.replace(self.path / LAST)
+        link.replace(last)
         _sync(self.path)
-        self._prune()
 
     def drop(self, step: int) -> None:
         """Remove what there is of a checkpoint that failed."""
