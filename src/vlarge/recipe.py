@@ -23,7 +23,7 @@ from vlarge.evaluate.config import EvaluateConfig
 from vlarge.loop.config import LoopConfig, RecordConfig
 from vlarge.models.config import ModelConfig
 from vlarge.sim.config import SimConfig
-from vlarge.train.config import ParallelConfig, RunConfig, TrackConfig, TrainConfig
+from vlarge.train.config import HealthConfig, ParallelConfig, RunConfig, TrackConfig, TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +35,7 @@ class Recipe:
     model: ModelConfig = field(default_factory=ModelConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    health: HealthConfig = field(default_factory=HealthConfig)
     track: TrackConfig = field(default_factory=TrackConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     sim: SimConfig = field(default_factory=SimConfig)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vlarge.cli.arguments import split
@@ -23,12 +24,13 @@ checkpoints/.
   @OVERLAY.toml    more files, each changes what the ones before it say
   --table.key V    one setting, for instance --data.path my_dataset --train.steps 2000 --run.dir runs/mine
   --resume         continue the run in --run.dir from its last checkpoint, bit for bit, or from its
-                   beginning where it ended before the first one
+                   beginning where it ended before the first one; --resume=auto begins where there is none
 
 LeRobot's --dataset.repo_id, --dataset.root, --policy.path, --batch_size, --steps, --output_dir and --seed work too.
 
 Example: vlarge train recipes/finetune.toml --data.path my_dataset --run.dir runs/mine
 On two processes: torchrun --nproc-per-node 2 -m vlarge train recipes/finetune.toml --data.path my_dataset
+With --max-restarts 10 torchrun starts all of them again when one has died; the run goes on from its last checkpoint.
 
 Settings and their defaults:
 """
@@ -45,15 +47,22 @@ def run(argv: Sequence[str]) -> int:
     line = split(argv, {"resume": bool})
     recipe = line.recipe()
     require_dataset(recipe.data)  # a mistake is told at once; the rest takes seconds to load
-    return _train(recipe, resume=line.has("resume"))
+    return _train(recipe, line.flags.get("resume", "false"))
 
 
-def _train(recipe: Recipe, *, resume: bool) -> int:
+def _train(recipe: Recipe, resume: str) -> int:
+    from torch.distributed import is_torchelastic_launched
+
+    from vlarge.train.health import restart, timeouts
     from vlarge.train.parallel.mesh import joined_world
     from vlarge.train.trainer import Trainer
 
-    with joined_world() as world:
-        trainer = Trainer(recipe, world, resume=resume)
+    run_dir = Path(recipe.run.dir)
+    if is_torchelastic_launched():
+        timeouts.record_flights(run_dir)
+    with joined_world(recipe.health.start_timeout_s) as world:
+        trainer = Trainer(recipe, world, resume=restart.decide_resume(resume, run_dir, world))
+        restart.mark(run_dir, world)
         if world.is_main:
             print(_describe(trainer), file=sys.stderr)
         checkpoint = trainer.train()

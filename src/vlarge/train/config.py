@@ -1,4 +1,4 @@
-"""The [run], [train] and [track] tables of a recipe."""
+"""The [run], [train], [health] and [track] tables of a recipe."""
 
 from __future__ import annotations
 
@@ -130,6 +130,24 @@ class ParallelConfig:
     def describe(self) -> str:
         """Every degree: "pp 1 x dp_replicate 2 x …"."""
         return " x ".join(f"{axis} {getattr(self, axis)}" for axis in AXES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HealthConfig:
+    """How long is late, and what is done about it.
+
+    beat_s: how often each process says what it is doing, and the main process looks. stall_s: a section that takes so
+    long, and far longer than usual, is reported with its rank; so is a process that says nothing for so long.
+    balance_every: steps between comparisons of all ranks' times; 0: never.
+    start_timeout_s: that a collective may wait for a process up to the end of the first step; timeout_s: afterwards. It
+    must be longer than any checkpoint takes.
+    """
+
+    beat_s: float = setting(1.0, above=0)
+    stall_s: float = setting(8.0, above=0)
+    balance_every: int = setting(50, least=0)
+    start_timeout_s: float = setting(600.0, above=0)
+    timeout_s: float = setting(300.0, above=0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from vlarge.data.service.node import NodeService
 
 BAD_FROM_SAMPLES = 500  # before so many, a few bad samples say nothing about their share
 TOLD_SAMPLES = 100  # each by itself; more only fill the log
+ASK_S = 2.0  # between two questions to a service in another process, what it is waiting for
 
 
 class Service(Protocol):
@@ -95,13 +96,19 @@ class Stream:
     def __next__(self) -> list[PackedBatch]:
         if self._closed:
             raise StopIteration
-        start_s = time.monotonic()
-        while (ready := self._service.take(self._limits.stall_s)) is None:
-            waited_s = time.monotonic() - start_s
-            self._tell(f"waited {waited_s:.0f} s for data so far: {self._service.late()}")
+        start_s = told_s = time.monotonic()
+        while (ready := self._service.take(min(self._limits.stall_s, ASK_S))) is None:
+            now_s = time.monotonic()
+            if now_s - told_s >= self._limits.stall_s:
+                told_s = now_s
+                self._tell(f"waited {now_s - start_s:.0f} s for data so far: {self.late()}")
         self.wait_s += time.monotonic() - start_s
         self._account(ready)
         return self._with_images(ready)
+
+    def late(self) -> str:
+        """What the service is waiting for, as it last said: stages and files. Any thread may ask."""
+        return self._service.late()
 
     def counters(self) -> dict[str, Any]:
         """Of the node's service so far, and this rank's own."""

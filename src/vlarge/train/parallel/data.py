@@ -12,11 +12,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
+
+from vlarge.train.health.pulse import COMMUNICATE, Pulse
 
 KEPT = MixedPrecisionPolicy(cast_forward_inputs=False)
 
@@ -58,3 +60,17 @@ def reducing(replica: nn.Module, *, now: bool) -> AbstractContextManager[object]
     if now or not isinstance(replica, DistributedDataParallel):
         return nullcontext()
     return replica.no_sync()
+
+
+def mark_wait(replica: nn.Module, loss: Tensor, pulse: Pulse) -> None:
+    """Let the backward pass of `loss` tell the time of its own work from its wait for the other processes' gradients.
+
+    The engine calls back when all gradients are there; DDP, which asked later, waits only then.
+    """
+    if not isinstance(replica, DistributedDataParallel) or not replica.require_backward_grad_sync:
+        return
+
+    def at_the_beginning(_gradient: Tensor) -> None:
+        torch.autograd.Variable._execution_engine.queue_callback(lambda: pulse.move(COMMUNICATE))
+
+    loss.register_hook(at_the_beginning)

@@ -1,0 +1,33 @@
+"""Being asked to stop: by a person, by torchrun, or by Slurm before it takes the machine away."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+# Slurm sends SIGUSR2 with --signal=USR2@120; torchrun passes on what TORCHELASTIC_SIGNALS_TO_HANDLE lists.
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
+
+
+@contextmanager
+def stop_on_signal() -> Iterator[list[int]]:
+    """The list fills when Ctrl-C, SIGTERM or SIGUSR2 asks to stop; a second Ctrl-C interrupts at once.
+
+    A process stops when any process has been asked: they have to agree on the step, in a collective.
+    """
+    received: list[int] = []
+
+    def note(number: int, _frame: object) -> None:
+        received.append(number)
+        # Not print: it may be at work already when the signal comes.
+        os.write(2, b"stopping: the run is saved after this step; Ctrl-C again leaves at once\n")
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = {number: signal.signal(number, note) for number in STOPPING}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
