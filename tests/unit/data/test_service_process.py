@@ -188,8 +188,8 @@ def test_a_decoder_that_is_killed_works_on_and_one_that_crashes_says_so(dataset:
 def test_signals_to_the_whole_group_leave_the_service_to_the_trainer(dataset: Dataset) -> None:
     process, stream, _ = decoding(feed_of(dataset, size=32))
     for pid in (process.pid, *children_of(process.pid)):
-        os.kill(pid, signal.SIGINT)
-        os.kill(pid, signal.SIGTERM)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
+            os.kill(pid, number)
     take(stream, 50)
 
 

@@ -28,10 +28,10 @@ def end_with_parent(parent: int) -> None:
 
     parent: its pid, so that one which ended before this call is noticed too.
 
-    A terminal and torchrun signal the whole group, and the trainer needs its data until it has saved.
+    A terminal, torchrun and Slurm signal the whole group, and the trainer needs its data until it has saved.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)

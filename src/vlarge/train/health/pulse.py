@@ -91,6 +91,7 @@ class Pulse:
         self.rounds = 0
         self.place = Place(BETWEEN, _clock(), 0, None)
         self._ended = (-1, 0.0)
+        self._excused = -1
         self._usual_s: dict[str, float] = {}
         self._times: dict[str, int] = {}
         self.begin_step(0)
@@ -129,11 +130,15 @@ class Pulse:
         """What to say now. Any thread may ask."""
         place = self.place
         section_s = _clock() - place.since_s
-        late = section_s > self._limit_s(place.section)
+        late = section_s > self._limit_s(place.section) and place.entry != self._excused
         detail = place.detail() if late and place.detail else ""
         return Beat(
             number, self.step, place.section, section_s, place.entry, late, self.rounds, detail, *self._ended, left
         )
+
+    def excuse(self) -> None:
+        """The present section is not late: the whole process was stopped. Any thread may say so."""
+        self._excused = self.place.entry
 
     def _enter(self, name: str, detail: Detail | None) -> None:
         before, now_s = self.place, _clock()

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# Slurm sends SIGUSR2 with --signal=USR2@120; torchrun passes on what TORCHELASTIC_SIGNALS_TO_HANDLE lists.
+# Slurm sends SIGUSR2 to all processes of a step with --signal=USR2@120, so many seconds before it ends them.
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 
 

@@ -7,6 +7,7 @@ lowest rank that gives signs of life looks at all beats and speaks; the next one
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -30,7 +31,7 @@ class Watch:
         self._store = dist.PrefixStore("beats", store)
         self._spoken: set[int] = set()  # ranks whose key is there: asking for another one would wait for it
         self._stalls = Stalls(beat_s, silent_s)
-        self._number = 0
+        self._number, self._silent_s, self._spoke_s = 0, silent_s, time.monotonic()
 
     def look(self) -> list[Notice]:
         """Say what this process does; what is new of all of them, if it is this one's turn to say so."""
@@ -44,6 +45,10 @@ class Watch:
         return notices + self._stalls.judge()
 
     def speak(self, *, left: bool = False) -> None:
+        now_s = time.monotonic()
+        if now_s - self._spoke_s > self._silent_s:  # others have called it silent
+            self._pulse.excuse()
+        self._spoke_s = now_s
         self._number += 1
         self._store.set(str(self._rank), self._pulse.beat(self._number, left=left).to_json())
 

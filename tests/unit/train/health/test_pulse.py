@@ -89,6 +89,17 @@ def test_what_is_new_may_take_long(clock: Clock) -> None:
         assert pulse.beat(2).late
 
 
+def test_a_section_in_which_the_process_was_stopped_is_not_late(clock: Clock) -> None:
+    pulse = Pulse()
+    with pulse.section(DATA):
+        clock.now_s += NEW_S + 1
+        pulse.excuse()
+        assert not pulse.beat(1).late
+    with pulse.section(FORWARD):
+        clock.now_s += NEW_S + 1
+        assert pulse.beat(2).late
+
+
 def test_one_stall_does_not_become_the_rule(clock: Clock) -> None:
     pulse = Pulse(stall_s=8)
     for seconds in (0.1, 0.1, 600, 0.1):
@@ -106,9 +117,9 @@ def test_a_beat_survives_its_json() -> None:
 def test_to_set_a_section_costs_less_than_five_microseconds() -> None:
     pulse, best_s = Pulse(), 1.0
     for _ in range(20):
-        start_s = time.perf_counter()
+        start_s = time.thread_time()  # of this processor: others may be busy too
         for _ in range(500):
             with pulse.section(FORWARD):
                 pass
-        best_s = min(best_s, (time.perf_counter() - start_s) / 1000)  # a block sets it twice
+        best_s = min(best_s, (time.thread_time() - start_s) / 1000)  # a block sets it twice
     assert best_s < 5e-6
