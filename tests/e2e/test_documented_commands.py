@@ -13,7 +13,13 @@ import pytest
 from vlarge.data.formats.write import LeRobotWriter
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/finetune.md", "docs/models.md", "docs/evaluation.md")  # read in this order
+PAGES = (
+    "README.md",
+    "docs/finetune.md",
+    "docs/models.md",
+    "docs/evaluation.md",
+    "docs/tracking.md",
+)  # read in this order
 FRONT = "observation.images.close"
 ELSEWHERE = ("git clone", "make demo")  # .ci/run starts from a clone; test_demo.py runs the loop
 

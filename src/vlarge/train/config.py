@@ -32,6 +32,7 @@ class TrainConfig:
     balance_weight: of the loss that spreads tokens evenly over a mixture of experts; its mean is 1 when they are.
     max_time_s: above 0, `steps` is lowered at the end of the warm-up to what fits in that time at the speed measured.
     save_every: steps between checkpoints (0: only at the end); keep_last: checkpoints kept.
+    log_every: steps between the lines that are printed where there is no terminal.
     """
 
     steps: int = setting(1000, least=1)
@@ -152,6 +153,16 @@ class HealthConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrackConfig:
-    """tensorboard: also write TensorBoard event files. steps.jsonl is always written."""
+    """steps.jsonl is always written. tensorboard: also TensorBoard event files.
+
+    wandb: "offline" or "online" writes to Weights & Biases too. mlflow: a tracking URI, as sqlite:///mlflow.db or
+    http://HOST:PORT, writes to MLflow too. Both need the extra `track`; project: the project or experiment there.
+    prometheus_port: above 0, programs on this machine read the newest numbers at http://127.0.0.1:PORT/metrics; the
+    second process of a node has the port after it, and so on.
+    """
 
     tensorboard: bool = True
+    wandb: str = ""
+    mlflow: str = ""
+    project: str = "vlarge"
+    prometheus_port: int = setting(0, least=0, below=65536)

@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from vlarge import recipe as recipes
 from vlarge.contracts import InputError
 from vlarge.models.config import ModelConfig
+from vlarge.train.track.jsonl import read_lines
 
 
 @contextmanager
@@ -61,15 +63,13 @@ def check_same_model(folder: Path, model: ModelConfig) -> None:
             )
 
 
-def truncate_steps(path: Path, step: int) -> None:
-    """Drop the lines of steps.jsonl from `step` on (and a half-written last line): a resume writes them again."""
-    if not path.exists():
-        return
-    kept = []
-    for line in path.read_text().splitlines():
-        try:
-            if json.loads(line)["step"] <= step:
-                kept.append(line)
-        except (ValueError, KeyError):
-            break
-    path.write_text("".join(f"{line}\n" for line in kept))
+def truncate_steps(path: Path, step: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Drop the lines of steps.jsonl after `step` (and a half-written last line): a resume writes them again.
+
+    Returns the lines that were kept, and those that were dropped.
+    """
+    lines = [line for line in read_lines(path) if "step" in line]
+    kept = [line for line in lines if line["step"] <= step]
+    if path.exists():
+        path.write_text("".join(json.dumps(line) + "\n" for line in kept))
+    return kept, [line for line in lines if line["step"] > step]

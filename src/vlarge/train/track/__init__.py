@@ -1,0 +1,1 @@
+"""Where a run's numbers go, and what they say of the time it took."""
