@@ -1,6 +1,6 @@
 """Run under torchrun: five steps over each layout of the mesh, beside the same steps in one process.
 
-argv: JSON {model: [[name, {axis: degree}], …]}. The main process prints one JSON line for each.
+argv: JSON [[model, name, {axis: degree}, {train setting: value}], …]. The main process prints one JSON line for each.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import torch
 
 from vlarge.contracts import PackedBatch, Sample, SampleId
 from vlarge.data.pack import pack
-from vlarge.models import gr00t, pi0
+from vlarge.models import gr00t, pi0, smolvla
 from vlarge.train.config import ParallelConfig, TrainConfig
 from vlarge.train.engine import Engine
 from vlarge.train.optim import learning_rate
-from vlarge.train.parallel.mesh import Mesh, World, joined_world
-from vlarge.train.timing import Stopwatch
+from vlarge.train.parallel.mesh import Mesh
+from vlarge.train.parallel.world import World, joined_world
+from vlarge.train.health.pulse import Pulse
 
 NUM_STEPS, NUM_SAMPLES, ACTION_DIM = 5, 11, 5
 PI0 = pi0.Config(
@@ -34,11 +35,17 @@ GROOT = gr00t.Config(
     dit_depth=4, dit_heads=4, dit_head_dim=8, head_width=20, future_tokens=3, num_embodiments=4, action_horizon=6,
     max_action_dim=ACTION_DIM, max_state_dim=4,
 )  # fmt: skip
+SMOLVLA = smolvla.Config(
+    vocab_size=40, width=48, depth=4, mlp=64, heads=6, kv_heads=2, head_dim=8, expert_width=24, expert_mlp=40,
+    vision_width=32, vision_depth=2, vision_mlp=48, vision_heads=4, patch=8, image_size=16, scale_factor=2,
+    self_attn_every=2, action_horizon=6, max_action_dim=ACTION_DIM, max_state_dim=4,
+)  # fmt: skip
 MODELS: dict[str, tuple[Any, Any]] = {
     "pi05": (pi0, PI0),
     "pi0": (pi0, replace(PI0, max_state_dim=4)),
     "moe": (pi0, replace(PI0, num_experts=4)),
     "gr00t": (gr00t, GROOT),
+    "smolvla": (smolvla, SMOLVLA),
 }
 
 
@@ -79,29 +86,23 @@ def run(model: str, degrees: dict[str, Any], world: World, more: dict[str, Any])
         whole = pack(samples)
         batches = share(samples, mesh, num_micro)
         num_tokens = float(whole.num_actions_B.sum())
-        loss = engine.add_gradients(batches, step, whole.num_valid_values, num_tokens, Stopwatch())
+        loss = engine.add_gradients(batches, step, whole.num_valid_values, num_tokens, Pulse())
         engine.settle_mixtures()
-        norm = engine.finish_gradients()
-        engine.optimizer.update(learning_rate(step, c), c.clip_norm, norm)
-        engine.ema.update(step)
+        norm = engine.update(learning_rate(step, c), step)
         (total,) = world.sum(float(loss))
-        found.append([total, float(norm)])
+        found.append([total, norm])
     return found
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    asked: dict[str, list[Any]] = json.loads(sys.argv[1])
     with joined_world() as world:
-        for model, layouts in asked.items():
-            alone: list[list[float]] = []
-            for name, degrees, *more in layouts:
-                settings = more[0] if more else {}
-                if world.is_main:
-                    alone = run(model, {}, World(), settings)
-                together = run(model, degrees, world, settings)
-                if world.is_main:
-                    print(json.dumps({"model": model, "name": name, "alone": alone, "together": together}), flush=True)
+        for model, name, degrees, *more in json.loads(sys.argv[1]):
+            settings = more[0] if more else {}
+            alone = run(model, {}, World(), settings) if world.is_main else []
+            together = run(model, degrees, world, settings)
+            if world.is_main:
+                print(json.dumps({"model": model, "name": name, "alone": alone, "together": together}), flush=True)
 
 
 main()

@@ -121,10 +121,8 @@ def test_the_loss_is_vlarges_own_on_the_packed_samples(
         return times.numpy(), noise.numpy()
 
     monkeypatch.setattr(step, "keyed_draws", drawn)
-    own = step.flow_loss(
-        policy.model, packed, policy.model.flow, seed=0, step=0, num_draws=2, action_dim=columns,
-        num_valid=sum(VALID) * ACTION_DIM,
-    )  # fmt: skip
+    draws = step.draw(packed, policy.model.flow, seed=0, step=0, num_draws=2, action_dim=columns)
+    own = draws.errors_of(policy.model, packed, 2).sum() / (sum(VALID) * ACTION_DIM * 2)
     assert loss_of(policy, padded(samples, garbage=1)).item() == own.item()
 
 

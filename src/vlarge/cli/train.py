@@ -54,7 +54,7 @@ def _train(recipe: Recipe, resume: str) -> int:
     from torch.distributed import is_torchelastic_launched
 
     from vlarge.train.health import restart, timeouts
-    from vlarge.train.parallel.mesh import joined_world
+    from vlarge.train.parallel.world import joined_world
     from vlarge.train.trainer import Trainer
 
     run_dir = Path(recipe.run.dir)

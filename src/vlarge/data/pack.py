@@ -103,6 +103,20 @@ def _nodes(costs: np.ndarray, homes: np.ndarray, num_nodes: int, ranks_per_node:
     return nodes
 
 
+def even_batches(costs: np.ndarray, count: int) -> list[list[int]]:
+    """Sample numbers of each of `count` micro-batches of as equal cost as can be; some are empty with few samples.
+
+    Longest processing time first, as in `share_out`.
+    """
+    bins: list[list[int]] = [[] for _ in range(count)]
+    load = [0] * count
+    for i in np.argsort(-costs, kind="stable").tolist():
+        lightest = load.index(min(load))
+        bins[lightest].append(i)
+        load[lightest] += int(costs[i])
+    return [sorted(members) for members in bins]
+
+
 def micro_batches(costs: np.ndarray, budget: int) -> list[list[int]]:
     """Sample numbers of each micro-batch: first-fit decreasing under `budget` tokens; 0 puts all into one.
 

@@ -91,11 +91,18 @@ def part_of(name: str, parts: Parts) -> str:
     return next(part for part, beginnings in parts.items() if name.startswith(tuple(beginnings)))
 
 
-def merged(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A state dict of the model (or an average of it) with its adapters added to the weights that they change."""
-    scales = {name: module.scale for name, module in model.named_modules() if isinstance(module, LowRankLinear)}
+def merged(state: Mapping[str, Tensor], scale: float) -> dict[str, Tensor]:
+    """A state dict of the model (or an average of it) with its adapters added to the weights that they change.
+
+    scale: lora_alpha / lora_rank.
+    """
+    down, up = (f".{adapter}" for adapter in ADAPTERS)
     plain = {name: value for name, value in state.items() if not name.endswith(ADAPTERS)}
-    for name, scale in scales.items():
-        down, up = (state[f"{name}.{adapter}"] for adapter in ADAPTERS)
-        plain[f"{name}.weight"] = plain[f"{name}.weight"] + scale * (up @ down)
+    for name in [name.removesuffix(down) for name in state if name.endswith(down)]:
+        plain[f"{name}.weight"] = plain[f"{name}.weight"] + scale * (state[name + up] @ state[name + down])
     return plain
+
+
+def adapter_scale(c: ModelConfig) -> float:
+    """Of all adapters that a recipe asks for."""
+    return (c.lora_alpha or c.lora_rank) / c.lora_rank if c.lora_rank else 0.0

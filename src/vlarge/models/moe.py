@@ -82,7 +82,7 @@ class _Minimising(torch.autograd.Function):
         return x_TD.view_as(x_TD)
 
     @staticmethod
-    def backward(ctx: Any, grad_TD: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad_TD: Tensor) -> tuple[Tensor, Tensor, None]:
         return grad_TD, torch.tensor(ctx.weight, dtype=ctx.dtype, device=grad_TD.device), None
 
 
@@ -97,7 +97,7 @@ class Balance:
 
     @classmethod
     def of_none(cls, num_experts: int) -> Balance:
-        return cls(torch.zeros(num_experts), torch.zeros(()))
+        return cls(torch.zeros(num_experts, device="cpu"), torch.zeros((), device="cpu"))
 
     def add(self, count_E: Tensor, imbalance: Tensor) -> None:
         self.count_E = self.count_E.to(count_E.device) + count_E

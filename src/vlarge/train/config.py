@@ -75,7 +75,8 @@ class ParallelConfig:
     tokens between them.
     schedule: order of the micro-batches of pipeline stages, "1f1b" or "interleaved"; the latter has
     stages_per_process of them on each process.
-    micro_batches: at least so many in a step; 0: twice as many as pipeline stages.
+    micro_batches: a step of a pipeline has so many, or a multiple of it where train.micro_batch_tokens asks for more;
+    0: twice as many as stages.
     """
 
     pp: int = setting(1, least=1)
@@ -96,7 +97,7 @@ class ParallelConfig:
         known = replace(self, dp_replicate=self.dp_replicate or 1, dp_shard=self.dp_shard or 1)
         rest, left_over = divmod(num_processes, known.num_processes)
         if open_axis and not left_over:
-            known = replace(known, **{open_axis: rest})
+            known = replace(known, dp_shard=rest) if open_axis == "dp_shard" else replace(known, dp_replicate=rest)
         if left_over or known.num_processes != num_processes:
             raise InputError(
                 f"[parallel] {known.describe()} makes {known.num_processes} processes, and there are {num_processes}:"
@@ -111,8 +112,12 @@ class ParallelConfig:
             raise InputError(
                 'parallel.stages_per_process above 1 goes with parallel.schedule = "interleaved", and only with it'
             )
-        if self.stages_per_process > 1 and self.pp == 1:
-            raise InputError("parallel.stages_per_process is above 1, and parallel.pp is 1: there is no pipeline")
+        if self.pp == 1 and (self.stages_per_process > 1 or self.micro_batches):
+            raise InputError("parallel.stages_per_process and parallel.micro_batches are a pipeline's: set parallel.pp")
+        if self.num_micro % self.num_stages:
+            raise InputError(
+                f"parallel.micro_batches is {self.micro_batches}: make it a multiple of the {self.num_stages} stages"
+            )
 
     @property
     def num_processes(self) -> int:
@@ -127,6 +132,11 @@ class ParallelConfig:
     @property
     def num_stages(self) -> int:
         return self.pp * self.stages_per_process
+
+    @property
+    def num_micro(self) -> int:
+        """A step has so many micro-batches, or a multiple of it; 1 without a pipeline."""
+        return 1 if self.pp == 1 else self.micro_batches or 2 * self.num_stages
 
     def describe(self) -> str:
         """Every degree: "pp 1 x dp_replicate 2 x …"."""

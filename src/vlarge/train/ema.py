@@ -36,8 +36,3 @@ class Ema:
     def state(self) -> dict[str, Tensor]:
         """By parameter, divided like it."""
         return {name: as_part_of(self._averages[name], parameter) for name, parameter in self._trained.items()}
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Inverse of `state`."""
-        for name, average in self._averages.items():
-            average.copy_(local(state[name]))

@@ -15,14 +15,14 @@ from vlarge.models.moe import MixtureOfExperts, mixtures
 from vlarge.models.network import Inputs, PolicyNetwork
 from vlarge.train.config import TrainConfig
 from vlarge.train.ema import Ema
+from vlarge.train.health.pulse import BACKWARD, FORWARD, Pulse
 from vlarge.train.optim import Optimizer
-from vlarge.train.parallel.data import reducing
+from vlarge.train.parallel.data import mark_wait, reducing
 from vlarge.train.parallel.mesh import Mesh
 from vlarge.train.parallel.pipeline import run_pipeline
 from vlarge.train.parallel.spread import spread
 from vlarge.train.parallel.weights import finish_gradients, squared_norm
 from vlarge.train.step import Draws, draw
-from vlarge.train.timing import Stopwatch
 
 
 class Engine:
@@ -44,6 +44,7 @@ class Engine:
         self.mesh, self.config, self.seed, self.device = mesh, c, seed, device
         self.flow, self.action_dim = network.flow, network.config.max_action_dim
         self.num_mixtures = len(mixtures(network))
+        self.shapes = {name: tuple(value.shape) for name, value in network.state_dict().items()}  # of the whole
         self.parts = spread(network, division, mesh, c, device)
         self.networks = [part.network for part in self.parts]
         self.optimizer = Optimizer(self.networks, c)
@@ -60,7 +61,7 @@ class Engine:
         return [each for network in self.networks for each in mixtures(network) if each.share_E is not None]
 
     def add_gradients(
-        self, batches: Sequence[PackedBatch], step: int, num_valid: float, num_tokens: float, watch: Stopwatch
+        self, batches: Sequence[PackedBatch], step: int, num_valid: float, num_tokens: float, pulse: Pulse
     ) -> Tensor:
         """Of this process's micro-batches; its share of the loss. The numbers are those of the whole global batch."""
         c = self.config
@@ -69,18 +70,34 @@ class Engine:
         draws = [self._draw(batch, step) for batch in batches]
         scale = 1 / (num_valid * c.suffixes_per_prefix)
         if self.mesh.size("pp") > 1:
-            return self._through_pipeline(batches, draws, scale, watch)
+            return self._through_pipeline(batches, draws, scale, pulse)
         loss = torch.zeros((), device=self.device)
         if self.mesh.world.size == 1:  # alone, nobody waits for what has nothing in it
             kept = [(batch, each) for batch, each in zip(batches, draws, strict=True) if batch.num_samples]
             batches, draws = [batch for batch, _ in kept], [each for _, each in kept]
         for number, (batch, each) in enumerate(zip(batches, draws, strict=True), 1):
             with reducing(self.parts[0].runner, now=number == len(batches)):
-                loss += self._add_micro(batch, each, scale, watch)
+                loss += self._add_micro(batch, each, scale, pulse)
         return loss
 
-    def finish_gradients(self) -> Tensor:
-        """After all micro-batches: the norm of the whole gradient."""
+    def update(self, lr: float, step: int) -> float:
+        """An optimizer step after all micro-batches. Returns the norm of the whole gradient; where it is not finite,
+        everything stays as it is.
+        """
+        norm = self.optimizer.update(lr, self.config.clip_norm, self._norm())
+        self.ema.update(step)
+        return norm
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint needs of this process: the tensors themselves, which may be loaded into."""
+        weights = {
+            name: value.detach()
+            for network in self.networks
+            for name, value in (*network.named_parameters(), *network.named_buffers())
+        }
+        return {"model": weights, "optimizer": self.optimizer.state(), "ema": self.ema.state()}
+
+    def _norm(self) -> Tensor:
         finish_gradients(self.parameters)
         norm = squared_norm(self.parameters)
         if self.mesh.size("pp") > 1:
@@ -110,23 +127,24 @@ class Engine:
         # Of this process's own rows: the others have theirs.
         return self.networks[-1].rows.own(draws.squared_errors(velocity_SA)).sum() * scale
 
-    def _add_micro(self, batch: PackedBatch, draws: Draws, scale: float, watch: Stopwatch) -> Tensor:
+    def _add_micro(self, batch: PackedBatch, draws: Draws, scale: float, pulse: Pulse) -> Tensor:
         part = self.parts[0]
-        with watch.section("forward"):
+        with pulse.section(FORWARD):
             part.stage.take([self._inputs(batch, draws, part.network)])
             (velocity_SA,) = part.runner(micro=torch.zeros(()))
             loss = self._loss(velocity_SA, draws, scale)
-        with watch.section("backward"):
+        with pulse.section(BACKWARD):
+            mark_wait(part.runner, loss, pulse)
             loss.backward()
         return loss.detach()
 
     def _through_pipeline(
-        self, batches: Sequence[PackedBatch], draws: Sequence[Draws], scale: float, watch: Stopwatch
+        self, batches: Sequence[PackedBatch], draws: Sequence[Draws], scale: float, pulse: Pulse
     ) -> Tensor:
         def loss(velocity_SA: Tensor, micro: int) -> Tensor:
             return self._loss(velocity_SA, draws[micro], scale)
 
-        with watch.section("forward"):
+        with pulse.section(FORWARD):
             for part in self.parts:
                 inputs = [self._inputs(b, d, part.network) for b, d in zip(batches, draws, strict=True)]
                 part.stage.take(inputs)

@@ -50,11 +50,6 @@ class Plan:
             found.setdefault(name, preparation)
         return found
 
-    @property
-    def sometimes_blind(self) -> bool:
-        """Whether some datasets have cameras and others none, so that a batch may have no use for the vision tower."""
-        return len({bool(preparation.cameras) for preparation in self.preparations}) > 1
-
     def build(self, seed: int, device: torch.device) -> PolicyNetwork[Any, Any]:
         """The network with its first weights, the same on every process."""
         torch.manual_seed(seed)

@@ -55,14 +55,6 @@ class Optimizer:
         """By parameter: moments, each divided like it, and how many steps they are of."""
         return {name: self._state_of(parameter) for name, parameter in self._trained.items()}
 
-    def load(self, state: dict[str, dict[str, Tensor]]) -> None:
-        """Inverse of `state`."""
-        for name, parameter in self._trained.items():
-            own, stored = self._own(parameter), state[name]
-            own["step"].copy_(stored["step"])
-            for moment in MOMENTS:
-                own[moment].copy_(local(stored[moment]))
-
     def _state_of(self, parameter: nn.Parameter) -> dict[str, Tensor]:
         own = self._own(parameter)
         return {"step": own["step"], **{moment: as_part_of(own[moment], parameter) for moment in MOMENTS}}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vlarge.contracts import InputError, PackedBatch
 from vlarge.models.flow import Flow, keyed_draws
@@ -27,6 +27,11 @@ class Draws:
     time_D: Tensor
     target_SA: Tensor
     counts_SA: Tensor
+
+    def errors_of(self, model: nn.Module, batch: PackedBatch, num_draws: int) -> Tensor:
+        """`squared_errors` of a whole model's velocities."""
+        device = next(model.parameters()).device
+        return self.squared_errors(model(batch, self.noised_SA.to(device), self.time_D.to(device), num_draws))
 
     def squared_errors(self, velocity_SA: Tensor) -> Tensor:
         """[S * num_draws, max_action_dim], zero where nothing counts."""

@@ -60,7 +60,7 @@ def test_an_adapter_starts_without_effect_and_can_be_added_in(bias: bool) -> Non
     torch.testing.assert_close(model["q"](x), base(x), rtol=0, atol=0)
     with torch.no_grad():
         model["q"].lora_up.normal_()
-    state = merged(model, model.state_dict())
+    state = merged(model.state_dict(), 3.0 / 2)
     assert set(state) == {f"q.{name}" for name in before}
     plain = nn.Linear(6, 5, bias=bias)
     plain.load_state_dict({name.removeprefix("q."): value for name, value in state.items()})

@@ -16,7 +16,7 @@ from vlarge.models.compute import compile_regions, recompute_layers
 from vlarge.models.config import ModelConfig
 from vlarge.models.flow import PI0_FLOW
 from vlarge.models.registry import find_family
-from vlarge.train.step import flow_loss, precision
+from vlarge.train.step import DTYPES, draw, precision
 
 FAMILIES = ("pi05", "pi0", "smolvla", "gr00t")
 CPU = torch.device("cpu")
@@ -51,11 +51,9 @@ def batch_of(model: Any, num_samples: int, seed: int = 0) -> PackedBatch:
 
 def loss_and_gradients(model: Any, batch: PackedBatch, dtype: str = "fp32") -> tuple[float, list[torch.Tensor]]:
     model.zero_grad()
-    with precision(dtype, CPU):
-        loss = flow_loss(
-            model, batch, model.flow, seed=0, step=0, num_draws=2, action_dim=model.config.max_action_dim,
-            num_valid=batch.num_valid_values,
-        )  # fmt: skip
+    with precision(DTYPES[dtype], CPU):
+        draws = draw(batch, model.flow, seed=0, step=0, num_draws=2, action_dim=model.config.max_action_dim)
+        loss = draws.errors_of(model, batch, 2).sum() / (2 * batch.num_valid_values)
     loss.backward()
     return loss.item(), [p.grad for p in model.parameters() if p.grad is not None]
 

@@ -33,9 +33,7 @@ def one_by_one(model: MixtureOfExperts, x_TD: Tensor) -> Tensor:
     for x_D in x_TD:
         probability_E = model.router(x_D).softmax(-1)
         weights, experts = probability_E.topk(model.top_k)
-        outputs = [
-            own.down[e] @ (own.activation(own.gate[e] @ x_D) * (own.up[e] @ x_D)) for e in experts.tolist()
-        ]
+        outputs = [own.down[e] @ (own.activation(own.gate[e] @ x_D) * (own.up[e] @ x_D)) for e in experts.tolist()]
         rows.append(sum(w * y for w, y in zip(weights / weights.sum(), outputs, strict=True)))
     return torch.stack(rows)
 
@@ -57,7 +55,9 @@ def test_tokens_go_to_their_best_experts(num_experts: int, top_k: int) -> None:
 
 def test_one_expert_is_a_plain_feed_forward_part() -> None:
     model, plain, x = mixture(1, 1), GatedMLP(SIZES), torch.randn(5, 8)
-    plain.load_state_dict({f"{name}.weight": getattr(model.experts, name)[0].detach() for name in ("gate", "up", "down")})
+    plain.load_state_dict(
+        {f"{name}.weight": getattr(model.experts, name)[0].detach() for name in ("gate", "up", "down")}
+    )
     torch.testing.assert_close(model(x), plain(x))
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from vlarge import recipe as recipes
 from vlarge.contracts import Observation
+from vlarge.data.service.plan import ALONE
 from vlarge.models.gr00t.embodiment import EmbodimentLinear
 from vlarge.policy.load import load_policy
 from vlarge.recipe import Recipe
@@ -28,7 +29,7 @@ def test_a_run_learns_is_a_start_and_acts(small: Recipe, tmp_path: Path, name: s
     for key, value in {"model.name": name, "train.steps": 24, "train.save_every": 0}.items():
         recipe = recipes.replace(recipe, key, value)
     trainer = Trainer(recipe)
-    assert feed_of(trainer.recipe, trainer.plan, trainer.world, 0).padding == padding
+    assert feed_of(trainer.recipe, trainer.plan, ALONE, trainer.degrees, 0).padding == padding
     absent = of_the_first_robot(trainer)
     last = trainer.train()
     assert all(before.equal(after) for before, after in zip(absent, of_the_first_robot(trainer), strict=True))

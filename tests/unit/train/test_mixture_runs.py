@@ -45,7 +45,8 @@ def test_resume_knows_the_shares(sparse: Recipe, tmp_path: Path) -> None:
     again = Trainer(sparse, resume=True)
     torch.testing.assert_close(shares(again), shares(trainer), rtol=0, atol=0)
     acting = load_policy(last).model
-    assert all(torch.equal(a, b) for a, b in zip(acting.state_dict().values(), trainer.ema.state.values(), strict=True))
+    averages = trainer.model.state_dict() | trainer.engine.ema.state()
+    assert all(torch.equal(value, averages[name]) for name, value in acting.state_dict().items())
     following = recipes.replace(recipes.replace(sparse, "run.dir", str(tmp_path / "next")), "model.init", str(last))
     Trainer(recipes.replace(following, "train.steps", 2)).train()
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from vlarge.models.adapt import by_decay
 from vlarge.models.gr00t.config import PRESETS as GROOT
 from vlarge.models.gr00t.embodiment import EmbodimentLinear
 from vlarge.models.gr00t.model import Groot
@@ -13,7 +14,8 @@ from vlarge.models.pi0.config import PRESETS
 from vlarge.models.pi0.model import Pi0
 from vlarge.train.config import TrainConfig
 from vlarge.train.ema import Ema
-from vlarge.train.optim import build_optimizer, learning_rate, update
+from vlarge.train.optim import Optimizer, learning_rate
+from vlarge.train.parallel.weights import squared_norm
 
 
 def test_schedule_corner_points() -> None:
@@ -33,10 +35,12 @@ def test_a_run_shorter_than_its_warm_up_still_ends_at_its_top_rate() -> None:
 
 def test_only_matrices_decay() -> None:
     model = torch.nn.Linear(3, 2)
-    decays = {
-        p.ndim: g["weight_decay"] for g in build_optimizer(model, TrainConfig()).param_groups for p in g["params"]
-    }
-    assert decays == {2: 0.01, 1: 0.0}
+    weight, bias = model.weight.detach().clone(), model.bias.detach().clone()
+    optimizer = Optimizer([model], TrainConfig(weight_decay=0.25))
+    (model(torch.ones(1, 3)).sum() * 0).backward()  # with no gradient, decay is all that is left
+    optimizer.update(0.5, 1.0, torch.tensor(0.0))
+    torch.testing.assert_close(model.weight.detach(), weight * (1 - 0.25 * 0.5))
+    assert torch.equal(model.bias, bias)
 
 
 def test_what_is_no_projection_does_not_decay() -> None:
@@ -55,31 +59,51 @@ def test_what_is_no_projection_does_not_decay() -> None:
 
 
 def undecayed(model: torch.nn.Module) -> set[str]:
-    _, others = build_optimizer(model, TrainConfig()).param_groups
-    assert others["weight_decay"] == 0
-    ids = {id(parameter) for parameter in others["params"]}
+    _, others = by_decay(model)
+    ids = {id(parameter) for parameter in others}
     return {name for name, parameter in model.named_parameters() if id(parameter) in ids}
 
 
 def test_a_nan_gradient_leaves_the_weights_alone() -> None:
     model = torch.nn.Linear(3, 2)
-    optimizer = build_optimizer(model, TrainConfig())
+    optimizer = Optimizer([model], TrainConfig())
     before = model.weight.detach().clone()
     model(torch.full((1, 3), math.nan)).sum().backward()
-    assert not math.isfinite(update(model, optimizer, 1.0, 1.0))
+    assert math.isnan(optimizer.update(1.0, 1.0, squared_norm(list(model.parameters())).sqrt()))
     assert torch.equal(model.weight, before)
+    assert model.weight.grad is None
     model(torch.ones(1, 3)).sum().backward()
-    assert update(model, optimizer, 1.0, 1.0) > 0
+    assert optimizer.update(1.0, 1.0, squared_norm(list(model.parameters())).sqrt()) == pytest.approx(8**0.5)
     assert not torch.equal(model.weight, before)
+
+
+def test_an_update_is_that_of_torch_with_its_clipping() -> None:
+    """The same bits, three updates long: clipping and AdamW see the parameter's own memory."""
+    ours, theirs = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
+    theirs.load_state_dict(ours.state_dict())
+    c = TrainConfig(weight_decay=0.1)
+    optimizer = Optimizer([ours], c)
+    groups = [{"params": [theirs.weight], "weight_decay": 0.1}, {"params": [theirs.bias], "weight_decay": 0.0}]
+    reference = torch.optim.AdamW(groups, lr=0.1, betas=c.betas, fused=True)
+    for scale in (10.0, 1.0, 0.01):
+        for model in (ours, theirs):
+            (scale * model(torch.ones(4, 3)).square()).sum().backward()
+        norm = torch.nn.utils.clip_grad_norm_(theirs.parameters(), 1.0)
+        reference.step()
+        reference.zero_grad()
+        found = optimizer.update(0.1, 1.0, squared_norm(list(ours.parameters())).sqrt())
+        assert found == pytest.approx(norm.item(), rel=1e-6)
+        torch.testing.assert_close(ours.weight, theirs.weight)
+        torch.testing.assert_close(ours.bias, theirs.bias)
 
 
 def test_ema_follows_closely_at_first() -> None:
     model = torch.nn.Linear(1, 1, bias=False)
     torch.nn.init.zeros_(model.weight)
-    ema = Ema(model, decay=0.9)
+    ema = Ema([model], decay=0.9)
     torch.nn.init.ones_(model.weight)
-    ema.update(model, step=0)
-    assert ema.state["weight"].item() == pytest.approx(0.9)  # decay 1/10
+    ema.update(step=0)
+    assert ema.state()["weight"].item() == pytest.approx(0.9)  # decay 1/10
     torch.nn.init.zeros_(model.weight)
-    ema.update(model, step=10_000)
-    assert ema.state["weight"].item() == pytest.approx(0.81)
+    ema.update(step=10_000)
+    assert ema.state()["weight"].item() == pytest.approx(0.81)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from vlarge.contracts import PackedBatch, Sample
 from vlarge.data.pack import pack
 from vlarge.models.flow import PI0_FLOW
-from vlarge.train.step import flow_loss
+from vlarge.train.step import draw
 
 
 class Echo(nn.Module):
@@ -29,8 +29,8 @@ def sample(frame: int, num_actions: int, action_dim: int) -> Sample:
 
 def loss(samples: list[Sample], num_valid: float, action_dim: int = 5) -> float:
     batch = pack(samples)
-    found = flow_loss(Echo(), batch, PI0_FLOW, seed=3, step=2, num_draws=2, action_dim=action_dim, num_valid=num_valid)
-    return found.item()
+    draws = draw(batch, PI0_FLOW, seed=3, step=2, num_draws=2, action_dim=action_dim)
+    return draws.errors_of(Echo(), batch, 2).sum().item() / (2 * num_valid)
 
 
 def test_columns_that_a_sample_does_not_have_enter_no_loss() -> None:
@@ -52,8 +52,12 @@ def test_padding_counts_only_where_it_is_asked_for() -> None:
     """openpi's loss is the mean over all columns of the model, those that the robot does not have included."""
     narrow, wide = sample(0, 4, 2), sample(0, 4, 2)
     wide = Sample(wide.id, {}, wide.prompt_ids, wide.state_A, np.pad(wide.actions_SA, ((0, 0), (0, 3))))
-    settings = {"seed": 3, "step": 2, "num_draws": 1, "action_dim": 5, "num_valid": 20}
-    asked = flow_loss(Echo(), pack([narrow]), PI0_FLOW, over_padding=True, **settings)  # type: ignore[arg-type]
-    declared = flow_loss(Echo(), pack([wide]), PI0_FLOW, **settings)  # type: ignore[arg-type]
-    torch.testing.assert_close(asked, declared)
-    assert asked > flow_loss(Echo(), pack([narrow]), PI0_FLOW, **settings)  # type: ignore[arg-type]
+
+    def errors(sample: Sample, *, over_padding: bool) -> Tensor:
+        batch = pack([sample])
+        draws = draw(batch, PI0_FLOW, seed=3, step=2, num_draws=1, action_dim=5, over_padding=over_padding)
+        return draws.errors_of(Echo(), batch, 1).sum()
+
+    asked = errors(narrow, over_padding=True)
+    torch.testing.assert_close(asked, errors(wide, over_padding=False))
+    assert asked > errors(narrow, over_padding=False)

@@ -21,7 +21,8 @@ from vlarge.policy.files import read_policy
 from vlarge.policy.load import load_policy
 from vlarge.recipe import Recipe
 from vlarge.train import trainer as training
-from vlarge.train.feeding import feed_of, open_stream
+from vlarge.train.feeding import Share
+from vlarge.train.replaced import say
 from vlarge.train.trainer import Trainer
 
 
@@ -47,7 +48,7 @@ def test_resume_is_bitwise_even_twice_and_after_lost_steps(small: Recipe, tmp_pa
     parts = recipes.replace(small, "run.dir", str(tmp_path / "parts"))
     trainer = Trainer(parts)
     for _ in range(2):  # dies at step 4 and again at step 7, one step after the checkpoints of steps 3 and 6
-        trainer.checkpoints.save = dying(trainer.checkpoints.save, after=1)  # type: ignore[method-assign]
+        trainer.checkpoints.begin = dying(trainer.checkpoints.begin, after=1)  # type: ignore[method-assign]
         with pytest.raises(RuntimeError, match="killed"):
             trainer.train()
         trainer = Trainer(parts, resume=True)
@@ -61,11 +62,11 @@ def test_resume_is_bitwise_even_twice_and_after_lost_steps(small: Recipe, tmp_pa
 def dying(save, after: int):
     calls = []
 
-    def wrapped(*args):
+    def wrapped(*args, **more):
         calls.append(1)
         if len(calls) > after:
             raise RuntimeError("killed")
-        return save(*args)
+        return save(*args, **more)
 
     return wrapped
 
@@ -85,17 +86,17 @@ def test_loss_falls_and_the_step_line_is_complete(small: Recipe, tmp_path: Path)
 def test_the_published_weights_are_the_running_average(small: Recipe, tmp_path: Path) -> None:
     trainer = Trainer(small)
     average = {name: value.clone() for name, value in trainer.model.state_dict().items()}
-    update, num_updates = trainer.ema.update, 0
+    update, num_updates = trainer.engine.ema.update, 0
 
-    def follow(model: torch.nn.Module, step: int) -> None:
+    def follow(step: int) -> None:
         nonlocal num_updates
-        update(model, step)
+        update(step)
         keep = (1 + num_updates) / (10 + num_updates)
         num_updates += 1
-        for name, value in model.state_dict().items():
+        for name, value in trainer.model.state_dict().items():
             average[name] = keep * average[name] + (1 - keep) * value
 
-    trainer.ema.update = follow  # type: ignore[method-assign]
+    trainer.engine.ema.update = follow  # type: ignore[method-assign]
     trainer.train()
     folder = tmp_path / "run" / "checkpoints" / "last" / "pretrained_model"
     published = read_policy(folder).build(torch.device("cpu")).state_dict()
@@ -281,12 +282,12 @@ def test_micro_batches_change_nothing(small: Recipe, tmp_path: Path) -> None:
 
 
 def peek(trainer: Trainer) -> Iterator[list[PackedBatch]]:
-    feed = feed_of(trainer.recipe, trainer.plan, trainer.world, 0)
-    stream = open_stream(trainer.recipe, trainer.datasets, feed, trainer.world, print)
+    share = Share(trainer.recipe, trainer.plan, trainer.datasets, trainer.mesh, 0, print)
     try:
-        yield from stream
+        while True:
+            yield next(share)
     finally:
-        stream.close()
+        share.close()
 
 
 def test_a_mixture_of_robots_trains_resumes_and_acts(
@@ -341,10 +342,15 @@ def test_replaced_samples_are_in_the_data_state(small: Recipe, tmp_path: Path, m
     )
     trainer = Trainer(recipe)
     trainer.train()
-    replaced = trainer._replaced()
+    replaced = noted(trainer)
     assert {tuple(bad) for bad, _ in replaced["samples"]} == {(0, 0, 5)}
     assert replaced["times"] == 1
-    assert Trainer(recipe, resume=True)._replaced() == replaced
+    assert noted(Trainer(recipe, resume=True)) == replaced
+
+
+def noted(trainer: Trainer) -> dict:
+    now = trainer._share.replaced() if trainer._share else (0, [])
+    return json.loads(trainer._replaced.noted([say(*now)]))
 
 
 def test_bad_samples_count_against_the_whole_run(small: Recipe, tmp_path: Path, make_datasets: ModuleType) -> None:
@@ -353,7 +359,7 @@ def test_bad_samples_count_against_the_whole_run(small: Recipe, tmp_path: Path, 
     )
     trainer = Trainer(allowing_one)
     trainer.train()
-    assert trainer._replaced()["times"] == 1
+    assert noted(trainer)["times"] == 1
     longer = Trainer(recipes.replace(allowing_one, "train.steps", 20), resume=True)
     with pytest.raises(InputError, match=r"2 of \d+ samples cannot be read; data.max_bad_fraction = 0.003"):
         longer.train()

@@ -21,7 +21,7 @@ from vlarge.models.flow import Flow
 from vlarge.models.registry import find_family
 from vlarge.policy.files import build_model, find_policy_folder
 from vlarge.policy.weights import read_tensors
-from vlarge.train.step import velocity_errors
+from vlarge.train.step import draws_of
 
 
 class VlargePolicy(PreTrainedPolicy):
@@ -54,7 +54,8 @@ class VlargePolicy(PreTrainedPolicy):
         packed = pack(self.packing.demonstrated(batch, self.stored.tokenizer))
         num_draws, num_valid = self.config.suffixes_per_prefix, packed.num_valid_values
         time_D, noise_SA = drawn(packed, self.model.flow, self.model.config.max_action_dim, num_draws)
-        errors_SA = velocity_errors(self.model, packed, self.model.flow, time_D, noise_SA, num_draws)
+        draws = draws_of(packed, packed.action_dims_B, self.model.flow, time_D, noise_SA, num_draws)
+        errors_SA = draws.errors_of(self.model, packed, num_draws)
         num_steps = packed.num_samples * self.config.chunk_size
         said = {"real_action_fraction": float(packed.num_actions_B.sum() / num_steps)}
         if reduction == "none":

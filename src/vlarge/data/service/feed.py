@@ -42,8 +42,9 @@ class Feed:
 
     cache_dir: where frames are kept at their final size, at most cache_bytes for each source; "" for nowhere. A dataset
     that fits into a part of memory_bytes is kept there all the same, if `keep_small`.
-    num_threads: that decode; 0 stands for one per core. budget_tokens: of a micro-batch, 0 for one micro-batch a step;
-    an image counts as image_tokens; each of the suffixes_per_prefix as draw_tokens, and once for each action step.
+    num_threads: that decode; 0 stands for one per core. budget_tokens: of a micro-batch, 0 for no bound;
+    an image counts as image_tokens, each of the suffixes_per_prefix as draw_tokens, and once for each action step.
+    micro_batches: a step has so many, or a multiple of it where the budget asks for more.
     """
 
     sources: tuple[Source, ...]
@@ -59,6 +60,7 @@ class Feed:
     num_threads: int = 0
     memory_bytes: int = 4 << 30
     budget_tokens: int = 0
+    micro_batches: int = 1
     image_tokens: int = 0
     suffixes_per_prefix: int = 1
     draw_tokens: int = 0
@@ -132,6 +134,7 @@ class Feed:
             self.batch_size,
             node=self.node,
             budget_tokens=self.budget_tokens,
+            micro_batches=self.micro_batches,
             suffixes_per_prefix=self.suffixes_per_prefix,
             draw_tokens=self.draw_tokens,
             horizon_samples=planned_steps * self.batch_size,

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import count
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy as np
 from vlarge.data.frame_cache import FrameCache
 from vlarge.data.index import Dataset
 from vlarge.data.mixture import Mixture
-from vlarge.data.pack import micro_batches, share_out
+from vlarge.data.pack import even_batches, micro_batches, share_out
 from vlarge.data.transforms import Preparation
 
 
@@ -136,6 +137,7 @@ class Plan:
         *,
         node: Node = ALONE,
         budget_tokens: int = 0,
+        micro_batches: int = 1,
         suffixes_per_prefix: int = 1,
         draw_tokens: int = 0,
         horizon_samples: int = 4096,
@@ -144,7 +146,7 @@ class Plan:
         self.mixture = mixture
         self.batch_size = batch_size
         self.node = node
-        self.budget_tokens = budget_tokens
+        self.budget_tokens, self.micro_batches = budget_tokens, micro_batches
         self.suffixes_per_prefix, self.draw_tokens = suffixes_per_prefix, draw_tokens
         self.horizon_samples = horizon_samples
         self.layout = lru_cache(maxsize=1024)(self._make_layout)
@@ -243,13 +245,24 @@ class Plan:
         grid = self._block_steps, self.batch_size
         return _Block(samples.reshape(*grid, 3), shapes.reshape(*grid, 3), costs.reshape(grid), homes.reshape(grid))
 
+    def _evenly(self, costs: list[np.ndarray], least: int) -> list[list[list[int]]]:
+        # Of each rank; more of them where evenness would break the budget.
+        for multiple in count(-(-least // self.micro_batches)):
+            split = [even_batches(own, multiple * self.micro_batches) for own in costs]
+            most = max(own[members].sum() for own, parts in zip(costs, split, strict=True) for members in parts)
+            if not self.budget_tokens or most <= self.budget_tokens:
+                break
+        return split
+
     def _lay_out(self, step: int, shapes: np.ndarray, costs: np.ndarray, ranks: np.ndarray) -> Layout:
         num_ranks = self.node.num_nodes * self.node.ranks_per_node
-        batches = []
-        for rank in range(num_ranks):
-            own = np.flatnonzero(ranks == rank)
-            batches.append([own[members] for members in micro_batches(costs[own], self.budget_tokens)])
-        num_micro = max(map(len, batches))  # ranks run equally many: empty ones first where need be
+        owned = [np.flatnonzero(ranks == rank) for rank in range(num_ranks)]
+        split = [micro_batches(costs[own], self.budget_tokens) for own in owned]
+        num_micro = max(map(len, split))  # ranks run equally many: empty ones first where need be
+        if self.micro_batches > 1:  # of a pipeline, which wants all of them alike
+            split = self._evenly([costs[own] for own in owned], num_micro)
+            num_micro = len(split[0])
+        batches = [[own[members] for members in parts] for own, parts in zip(owned, split, strict=True)]
         first = self.node.number * self.node.ranks_per_node
         places: list[Place | None] = [None] * len(ranks)
         sizes = []

@@ -64,7 +64,9 @@ class Head(nn.Module):
         state = torch.from_numpy(np.pad(state_BA, ((0, 0), (0, self.config.max_state_dim - state_BA.shape[1]))))
         return self.state_encoder(state.to(self.future.device), layout.states)
 
-    def forward(self, noised_SA: Tensor, time_D: Tensor, states_BD: Tensor, layout: GrootLayout) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, noised_SA: Tensor, time_D: Tensor, states_BD: Tensor, layout: GrootLayout
+    ) -> tuple[Tensor, Tensor]:
         """[Q, dit_width]: the tokens of all draws, and [D, dit_width]: what their flow times tell the norms."""
         bucket_D = bucket(time_D, self.config.time_buckets)
         time_SD = action_features(bucket_D, self.config.dit_width).index_select(0, layout.draw_S)

@@ -160,7 +160,8 @@ class Pi0(PolicyNetwork[Layout, list[KeysValues]]):
     def advance(self, stream: Stream, layers: range, inputs: Inputs[Layout]) -> Stream:
         layout, head_dim = inputs.layout, self.config.head_dim
         rotary_T, rotary_B, rotary_S = (
-            rotary_angles(positions, head_dim) for positions in (layout.positions_T, layout.positions_B, layout.positions_S)
+            rotary_angles(positions, head_dim)
+            for positions in (layout.positions_T, layout.positions_B, layout.positions_S)
         )
         x_TD, x_SD, other = stream
         condition = None if self.config.has_state_token else (other, layout.draw_S)

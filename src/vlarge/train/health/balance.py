@@ -14,7 +14,7 @@ import numpy as np
 
 from vlarge.train.health.events import Events
 from vlarge.train.health.pulse import BACKWARD, COMMUNICATE, DATA, FORWARD, KEYS, OPTIMIZER
-from vlarge.train.parallel.mesh import World
+from vlarge.train.parallel.world import World
 
 WORK = (DATA, FORWARD, BACKWARD, OPTIMIZER)
 MEASURED = (*WORK, COMMUNICATE)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from vlarge.contracts import InputError
-from vlarge.train.parallel.mesh import World
+from vlarge.train.parallel.world import World
 from vlarge.train.run_dir import holds_run
 
 MARK = ".launch"

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch.distributed import distributed_c10d as c10d
 
-from vlarge.train.parallel.mesh import World
+from vlarge.train.parallel.world import World
 
 NUM_RECORDED = "2000"  # collectives that the flight recorder remembers
 

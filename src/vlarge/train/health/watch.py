@@ -18,7 +18,7 @@ from vlarge.train.config import HealthConfig
 from vlarge.train.health.events import Events
 from vlarge.train.health.pulse import Beat, Pulse
 from vlarge.train.health.stalls import Notice, Stalls
-from vlarge.train.parallel.mesh import World
+from vlarge.train.parallel.world import World
 
 STORE_S = 10.0  # a store that takes longer for one answer is gone
 

@@ -77,7 +77,7 @@ class _Gather(torch.autograd.Function):
         return _gathered(x, line, ctx.shares)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         return _reduced(grad, ctx.line, ctx.shares), None, None
 
 
@@ -88,7 +88,7 @@ class _Reduce(torch.autograd.Function):
         return _reduced(x, line, ctx.shares)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return _gathered(grad, ctx.line, ctx.shares), None
 
 
@@ -99,5 +99,5 @@ class _Exchange(torch.autograd.Function):
         return _exchanged(x, line, sent, received)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         return _exchanged(grad, ctx.line, ctx.received, ctx.sent), None, None, None

@@ -45,7 +45,10 @@ def divide_experts(model: nn.Module, mesh: DeviceMesh, line: Line | None) -> Non
 
 
 class Journey:
-    """Where rows of a batch go and how they come back. counts_E: rows for each of all experts; rows are sorted by it."""
+    """Where rows of a batch go and how they come back.
+
+    counts_E: rows for each of all experts; rows are sorted by expert.
+    """
 
     def __init__(self, counts_E: Sequence[int], line: Line) -> None:
         self.line = line

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 
 import torch.distributed as dist
@@ -94,7 +93,11 @@ def is_lead(degrees: ParallelConfig, rank: int) -> bool:
     return not any(number for axis, number in coordinates(degrees, rank).items() if axis not in DATA_AXES)
 
 
-def readers(degrees: ParallelConfig, num_processes: int, local_size: int) -> list[Sequence[int]]:
-    """The shares that each node reads, by node, for nodes of `local_size` ranks in a row."""
-    nodes = [range(first, first + local_size) for first in range(0, num_processes, local_size)]
-    return [[data_rank(degrees, r) for r in node if is_lead(degrees, r)] for node in nodes]
+def lead_ranks(degrees: ParallelConfig) -> list[int]:
+    """All ranks that lead."""
+    return [rank for rank in range(degrees.num_processes) if is_lead(degrees, rank)]
+
+
+def machines(num_processes: int, local_size: int) -> list[range]:
+    """The ranks of each machine: `local_size` in a row, as torchrun counts them."""
+    return [range(first, first + local_size) for first in range(0, num_processes, local_size)]

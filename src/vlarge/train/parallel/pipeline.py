@@ -15,6 +15,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
+from torch.distributed.pipelining.stage import _PipelineStageBase
 
 from vlarge.models.division import Division
 from vlarge.models.network import Inputs, PolicyNetwork
@@ -115,7 +116,7 @@ def run_pipeline(
     stages: of this process, each with what runs it.
     """
     num_micro = len(stages[0][0].work)
-    pipes = [_pipe(stage, runner, group, device) for stage, runner in stages]
+    pipes: list[_PipelineStageBase] = [_pipe(stage, runner, group, device) for stage, runner in stages]
 
     def of_micro(leaving: tuple[Tensor], micro: Tensor) -> Tensor:
         work = stages[-1][0].work[int(micro)]

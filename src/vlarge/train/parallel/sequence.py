@@ -20,6 +20,7 @@ from vlarge.train.parallel.collectives import Line
 
 def divide_attention(layer: nn.Module, line: Line) -> None:
     """Exchange tokens for heads wherever a layer attends."""
+    module: Any
     for module in layer.modules():
         if isinstance(module, KeyValue):
             module.forward = partial(_keys_values, module.forward, line)  # type: ignore[method-assign]

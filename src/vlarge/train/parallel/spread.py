@@ -19,7 +19,7 @@ from vlarge.models.network import PolicyNetwork
 from vlarge.train.config import TrainConfig
 from vlarge.train.parallel.collectives import Line
 from vlarge.train.parallel.data import replicate, shard
-from vlarge.train.parallel.expert import HOLDERS, TRAVELLERS, divide_experts
+from vlarge.train.parallel.expert import TRAVELLERS, divide_experts
 from vlarge.train.parallel.mesh import Mesh
 from vlarge.train.parallel.pipeline import Stage, cut_layers, keep_layers
 from vlarge.train.parallel.sequence import divide_attention
@@ -41,9 +41,7 @@ class Part:
         return self.stage.network
 
 
-def spread(
-    network: Network, division: Division, mesh: Mesh, c: TrainConfig, device: torch.device
-) -> list[Part]:
+def spread(network: Network, division: Division, mesh: Mesh, c: TrainConfig, device: torch.device) -> list[Part]:
     """The stages of this process. The network is used up: all processes come with the same one, whole."""
     dtype = DTYPES[c.dtype]
     pp, num_stages = mesh.coordinate("pp"), mesh.degrees.num_stages
@@ -64,6 +62,7 @@ def spread(
 
 def _divide(network: Network, division: Division, mesh: Mesh) -> None:
     context, tensor = _line(mesh, "cp"), _line(mesh, "tp")
+    module: Any
     if mesh.world.size > 1:
         for module in network.modules():
             if hasattr(module, "runs_idle_parts"):

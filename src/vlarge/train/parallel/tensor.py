@@ -23,8 +23,8 @@ from vlarge.train.parallel.weights import ALIKE, place, use_local
 
 COLUMNS, SUMS, KEYS = ("q", "k", "v", "gate", "up"), ("o", "down"), ("k", "v")
 DIMS = {  # of a projection's parameters, the one that is divided
-    **dict.fromkeys(COLUMNS, {"weight": 0, "bias": 0, "lora_up": 0}),
-    **dict.fromkeys(SUMS, {"weight": 1, "lora_down": 1}),
+    **{name: {"weight": 0, "bias": 0, "lora_up": 0} for name in COLUMNS},
+    **{name: {"weight": 1, "lora_down": 1} for name in SUMS},
 }
 
 
@@ -77,11 +77,11 @@ def divide_layer(layer: nn.Module, rows: SpreadRows, height: Height) -> None:
     for name, module in layer.named_modules():
         own_name = name.rsplit(".", 1)[-1]
         if own_name in ("norm1", "norm2"):
-            module.forward = partial(_norm, module.forward, rows, height, own_name == "norm1")  # type: ignore[method-assign]
+            module.forward = partial(_norm, module.forward, rows, height, own_name == "norm1")
         if own_name == "mlp" and not isinstance(module, MixtureOfExperts):
-            module.forward = partial(_mlp, module.forward, rows, height)  # type: ignore[method-assign]
+            module.forward = partial(_mlp, module.forward, rows, height)
         if own_name == "o":
-            module.forward = partial(_then, module.forward, rows.summed)  # type: ignore[method-assign]
+            module.forward = partial(_then, module.forward, rows.summed)
 
 
 def divide_weights(part: nn.Module, mesh: DeviceMesh, *, is_first: bool) -> None:

@@ -49,20 +49,22 @@ def use_local(module: nn.Module, *, only_first: Sequence[str] = (), is_first: bo
     names = [name for name, parameter in module.named_parameters(recurse=False) if isinstance(parameter, DTensor)]
     if names:
         silent = () if is_first else only_first
-        module.forward = partial(_with_local, module, module.forward, names, silent)  # type: ignore[method-assign]
+        module.forward = partial(_with_local, module, module.forward, names, silent)
 
 
 def _with_local(
     module: nn.Module, forward: Callable[..., Any], names: list[str], silent: Sequence[str], *args: Any, **more: Any
 ) -> Any:
-    before = {name: module._parameters[name] for name in names}
+    before = {name: module.get_parameter(name) for name in names}
+    own: dict[str, Any] = module._parameters
     try:
         for name, parameter in before.items():
-            part = parameter.to_local(grad_placements=_of_gradient(parameter))  # type: ignore[union-attr]
-            module._parameters[name] = 0 * part if name in silent else part  # type: ignore[assignment]
+            assert isinstance(parameter, DTensor)
+            part = parameter.to_local(grad_placements=_of_gradient(parameter))
+            own[name] = 0 * part if name in silent else part
         return forward(*args, **more)
     finally:
-        module._parameters.update(before)
+        own.update(before)
 
 
 def _of_gradient(parameter: DTensor) -> list[Placement]:

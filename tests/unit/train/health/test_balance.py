@@ -8,7 +8,7 @@ import pytest
 
 from vlarge.train.health.balance import Balance, Report, gathered
 from vlarge.train.health.events import Events
-from vlarge.train.parallel.mesh import World
+from vlarge.train.parallel.world import World
 
 EVEN = [0.01, 0.4, 0.5, 0.09, 0.2]  # data, forward, backward, optimizer, communicate
 

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from vlarge.train.health.pulse import BACKWARD, BETWEEN, Pulse
 from vlarge.train.health.timeouts import shorten
 from vlarge.train.parallel.data import mark_wait, reducing
-from vlarge.train.parallel.mesh import World
+from vlarge.train.parallel.world import World
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from vlarge.contracts import InputError
 from vlarge.train.health.restart import decide_resume, mark
-from vlarge.train.parallel.mesh import World
+from vlarge.train.parallel.world import World
 
 
 def begin(run_dir: Path, launch: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from vlarge.train.health.signals import STOPPING, stop_on_signal
 from vlarge.train.health.timeouts import record_flights, shorten
-from vlarge.train.parallel.mesh import World
+from vlarge.train.parallel.world import World
 
 
 @pytest.mark.parametrize("number", STOPPING)

@@ -12,7 +12,7 @@ from vlarge.train.health.events import Events
 from vlarge.train.health.pulse import COMMUNICATE, DATA, Pulse
 from vlarge.train.health.stalls import SILENT
 from vlarge.train.health.watch import Watch, watching
-from vlarge.train.parallel.mesh import World
+from vlarge.train.parallel.world import World
 
 
 def watches(num: int) -> tuple[list[Pulse], list[Watch]]:
