@@ -57,7 +57,7 @@ class Timeline:
             self._note("redone", sum(map(all_seconds, dropped)), num_steps=len(dropped))
         self._note("start", self._take_idle(), down_s=max(0.0, self._began_s - last_s))
         for event in self._early:
-            self._append(event)
+            self._append(event | {"step": step})
         self._early.clear()
 
     def stepped(self, record: Mapping[str, Any]) -> dict[str, Any]:

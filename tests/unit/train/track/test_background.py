@@ -45,19 +45,23 @@ def test_what_fails_is_raised_by_the_next_call() -> None:
 def test_what_hangs_does_not_hang_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background, "CLOSE_S", 0.1)
     monkeypatch.setattr(background, "MAX_WAITING", 3)
-    go = threading.Event()
+    began, go = threading.Event(), threading.Event()
 
     def send(records: Sequence[Record]) -> None:
+        began.set()
         go.wait(10)
 
     sender = Background(send, "hanging")
 
-    def log_six() -> None:
-        for step in range(6):
+    sender.log({"step": 0})
+    assert began.wait(5)
+
+    def log_on() -> None:
+        for step in range(1, 5):
             sender.log({"step": step})
 
     with pytest.raises(TimeoutError, match="it is 3 steps behind"):
-        log_six()
+        log_on()
     with pytest.raises(TimeoutError, match=r"steps were not sent within"):
         sender.close()
     go.set()
