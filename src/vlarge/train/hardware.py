@@ -48,9 +48,12 @@ def _measured_flops(device: torch.device, dtype: torch.dtype, size: int = 1024, 
 
 
 def memory(device: torch.device) -> tuple[int, float]:
-    """Bytes in use now, and their share of what there is: the GPU's, or this process's of the machine's."""
+    """Bytes, and their share of what there is: of a GPU the most in use so far, else what this process uses now.
+
+    The most, because a step's activations are gone at its end, and are what a larger batch needs room for.
+    """
     if device.type == "cuda":
-        used, total = torch.cuda.memory_allocated(device), torch.cuda.get_device_properties(device).total_memory
+        used, total = torch.cuda.max_memory_allocated(device), torch.cuda.get_device_properties(device).total_memory
         return used, used / total
     page = os.sysconf("SC_PAGE_SIZE")
     with open("/proc/self/statm") as statm:

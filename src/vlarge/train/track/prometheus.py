@@ -39,7 +39,9 @@ METRICS = (
     Metric("vlarge_loss", "gauge", "loss", "Loss of the last step."),
     Metric("vlarge_grad_norm", "gauge", "grad_norm", "Gradient norm of the last step, before it is clipped."),
     Metric("vlarge_learning_rate", "gauge", "lr", "Learning rate of the last step."),
-    Metric("vlarge_memory_bytes", "gauge", "memory_bytes", "Bytes of memory in use."),
+    Metric(
+        "vlarge_memory_bytes", "gauge", "memory_bytes", "Bytes of memory: the most in use so far on a GPU, else in use."
+    ),
 )
 
 
