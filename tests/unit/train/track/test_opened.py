@@ -5,6 +5,7 @@ import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -112,6 +113,35 @@ def test_other_processes_write_nothing(make_run: MakeRun, record: MakeRecord) ->
     run = make_run(rank=1, track_tensorboard=True, track_wandb="offline")
     log_steps(run, record, range(1, 3))
     assert not [*run.folder.iterdir()]
+
+
+def test_the_second_process_of_a_node_has_the_next_port(make_run: MakeRun, record: MakeRecord) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+    run = make_run(rank=9, local_rank=1, track_prometheus_port=port - 1)
+    with tracked(run, Timeline(), print) as log:
+        log(record(1))
+        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            text = answer.read().decode()
+    assert 'vlarge_loss{run="mine",rank="9",' in text
+    assert "vlarge_goodput_ratio" not in text  # only the main process knows
+
+
+def test_a_run_that_ends_by_an_error_keeps_its_account(
+    make_run: MakeRun, record: MakeRecord, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run()
+
+    def fail() -> None:
+        with tracked(run, Timeline(), print) as log:
+            log(record(1))
+            raise InputError("the disk is full")
+
+    with pytest.raises(InputError, match="the disk is full"):
+        fail()
+    assert [line["event"] for line in read_lines(run.folder / "events.jsonl")] == ["start", "ready", "end"]
+    assert (run.folder / "goodput.json").exists()
+    assert "goodput" not in capsys.readouterr().err  # the error is what the run ends with
 
 
 def test_an_unknown_way_to_use_wandb_is_named(make_run: MakeRun, record: MakeRecord) -> None:
