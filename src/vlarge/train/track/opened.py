@@ -72,7 +72,6 @@ def _for_people(run: Tracked) -> Tracker:
     """A bar on a terminal, lines elsewhere."""
     from rich.console import Console
 
-    steps = run.recipe.train.steps
     if Console().is_terminal:
-        return ProgressTracker(steps, run.done_steps)
-    return StepLineTracker(sys.stderr, run.recipe.train.log_every, steps)
+        return ProgressTracker(run.recipe.train.steps, run.done_steps)
+    return StepLineTracker(sys.stderr, run.recipe.train.log_every)

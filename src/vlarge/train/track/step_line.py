@@ -27,14 +27,22 @@ def parse_step_lines(log: str) -> list[dict[str, float]]:
 
 
 class StepLineTracker:
-    """Prints the line of every so many steps, and of the last one."""
+    """Prints the line of every so many steps, and of the last one, whichever that turns out to be."""
 
-    def __init__(self, file: TextIO, log_every: int, total_steps: int) -> None:
-        self._file, self._log_every, self._total_steps = file, log_every, total_steps
+    def __init__(self, file: TextIO, log_every: int) -> None:
+        self._file, self._log_every = file, log_every
+        self._unprinted: Mapping[str, Any] | None = None
 
     def log(self, record: Mapping[str, Any]) -> None:
-        if record["step"] % self._log_every == 0 or record["step"] == self._total_steps:
-            print(step_line(record), file=self._file, flush=True)
+        if record["step"] % self._log_every == 0:
+            self._print(record)
+        else:
+            self._unprinted = record
 
     def close(self, *, failed: bool) -> None:
-        pass
+        if self._unprinted:
+            self._print(self._unprinted)
+
+    def _print(self, record: Mapping[str, Any]) -> None:
+        self._unprinted = None
+        print(step_line(record), file=self._file, flush=True)

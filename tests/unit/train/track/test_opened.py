@@ -40,7 +40,7 @@ def test_every_step_is_a_line_with_its_goodput(make_run: MakeRun, record: MakeRe
 def test_a_log_without_a_terminal_has_some_steps_and_the_summary(
     make_run: MakeRun, record: MakeRecord, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = make_run(train_log_every=2, train_steps=5)
+    run = make_run(train_log_every=2)
     log_steps(run, record, range(1, 6))
     log = capsys.readouterr().err
     assert [line["step"] for line in parse_step_lines(log)] == [2, 4, 5]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vlarge.train.track.step_line import FIELDS, STEP_LINE, parse_step_lines, step_line
@@ -15,6 +15,7 @@ from vlarge.train.track.step_line import FIELDS, STEP_LINE, parse_step_lines, st
 NUMBER = st.floats()  # with nan and infinities
 
 
+@settings(deadline=None)  # a busy machine is no fault
 @given(st.integers(0, 10**9), st.fixed_dictionaries(dict.fromkeys(FIELDS, NUMBER)))
 def test_every_line_is_read_back(step: int, numbers: dict[str, float]) -> None:
     (found,) = parse_step_lines(f"before\n{step_line({'step': step} | numbers)}\nafter step=3")
