@@ -48,7 +48,8 @@ def test_numbers_and_settings_are_stored_and_a_resume_is_the_same_run(make_run: 
         for step in range(done_steps + 1, done_steps + 4):
             tracker.log(record(step))
         tracker.close(failed=False)
-    first, second = sorted(make_run().folder.glob("wandb/offline-run-*"), key=lambda path: path.stat().st_ctime_ns)
+        wandb.teardown()  # as the end of the process does, and waits until everything is in the file
+    first, second = sorted(make_run().folder.glob("wandb/offline-run-*"))
     assert losses(stored(first)) == [(1, 1.0), (2, 0.5), (3, 1 / 3)]
     assert losses(stored(second)) == [(3, 1 / 3), (4, 0.25), (5, 0.2)]
     runs = [next(each.run for each in stored(folder) if each.run.run_id) for folder in (first, second)]
