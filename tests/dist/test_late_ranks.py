@@ -25,8 +25,8 @@ def test_a_late_computation_a_stopped_process_and_a_late_loader_are_named(
 ) -> None:
     run, log = tmp_path / "run", tmp_path / "log"
     named = [FAULTS, str(tmp_path), "compute:1:2,silent:0:4,data:1:6", "train", str(settings), "--run.dir", str(run)]
-    options = f"--data.path {faulty_data} --train.steps 35 --health.stall_s 2 --health.beat_s 0.1"
-    with torchrun(log, 3, *named, *options.split(), "--health.balance_every", "15") as process:
+    options = f"--data.path {faulty_data} --train.steps 30 --health.stall_s 2 --health.beat_s 0.1"
+    with torchrun(log, 2, *named, *options.split(), "--health.balance_every", "15") as process:
         wait_until(lambda: stalls(run, "forward"), log)
         (tmp_path / "compute.over").touch()
         wait_until(lambda: (tmp_path / "silent.begun").exists(), log)
