@@ -53,7 +53,11 @@ def make_samples(step: int) -> list[Sample]:
     rng = np.random.default_rng(step)
 
     def one(i: int) -> Sample:
-        num_images, length, dims = int(rng.integers(0, 3)), int(rng.integers(3, 9)), int(rng.integers(3, ACTION_DIM + 1))
+        num_images, length, dims = (
+            int(rng.integers(0, 3)),
+            int(rng.integers(3, 9)),
+            int(rng.integers(3, ACTION_DIM + 1)),
+        )
         images = {f"camera{k}": rng.integers(0, 256, (16, 16, 3), np.uint8) for k in range(num_images)}
         ids = np.concatenate((np.full(num_images, 39), rng.integers(0, 39, length)))
         actions = rng.standard_normal((int(rng.integers(1, 7)), dims)).astype(np.float32)

@@ -179,7 +179,10 @@ def refusals(run: Path) -> dict[str, str]:
 
 def sharded(value: float, num_rows: int = 10) -> dict[str, Any]:
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    return {"model": {"w": distribute_tensor(torch.full((num_rows, 2), value), mesh, [Shard(0)])}, "position": {"step": 1}}
+    return {
+        "model": {"w": distribute_tensor(torch.full((num_rows, 2), value), mesh, [Shard(0)])},
+        "position": {"step": 1},
+    }
 
 
 def beside_training(run: Path) -> str:

@@ -62,7 +62,9 @@ def test_a_mixture_in_micro_batches_on_two_processes_equals_whole_batches_on_one
     """One of the robots is blind, so that some micro-batches have no use for the vision tower."""
     seeing, blind = tmp_path / "seeing", tmp_path / "blind"
     make_datasets.make(seeing, make_datasets.Spec("v3.0", episodes=4, length="10:20", codec="h264"))
-    make_datasets.make(blind, make_datasets.Spec("v2.1", episodes=3, length="8:12", cameras="", state_dim=3, action_dim=5))
+    make_datasets.make(
+        blind, make_datasets.Spec("v2.1", episodes=3, length="8:12", cameras="", state_dim=3, action_dim=5)
+    )
     mixture = f'[{{path = "{seeing}"}}, {{path = "{blind}", weight = 2}}]'
     alone = train([sys.executable], recipe, tmp_path / "one", "--data.mixture", mixture)
     small = ["--train.micro_batch_tokens", "200"]

@@ -7,7 +7,7 @@ import json
 import math
 import statistics
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,21 +59,8 @@ class Trainer:
         self._timeline = Timeline()
         self.world = world or World()
         self.run_dir = Path(recipe.run.dir)
-        self._check_run_dir(recipe, resume=resume)
-        self.device = hardware.resolve_device(recipe.train.device, self.world.local_rank)
-        self.recipe = recipes.replace(recipe, "train.dtype", compute_dtype(recipe.train.dtype, self.device))
-        check_backend(recipe.model.attention, self.device, DTYPES[self.recipe.train.dtype])
-        self.degrees = recipe.parallel.resolve(self.world.size)
-        self._check_batch()
-        if recipe.train.num_threads:
-            torch.set_num_threads(recipe.train.num_threads)
-        self.datasets: tuple[Dataset, ...] = open_data(recipe.data)
-        for dataset in self.datasets:
-            require_trainable(dataset)
-        self.plan = fit(recipe, self.datasets)
-        self._order = feed_of(self.recipe, self.plan, ALONE, self.degrees, 0).decides_order(self.datasets)
-        self._family = find_family(self.plan.model.name)
-        self.audit = self.plan.audit(recipe.train.suffixes_per_prefix)
+        self.world.together(lambda: self._prepare(recipe, resume=resume))
+        self._check_nodes()
         self.mesh, self.engine = self._lay_out()
         self.checkpoints = Checkpoints(self.run_dir, recipe.train.keep_last)
         self._events = Events(self.run_dir, self.world.rank, self.world.pulse)
@@ -86,6 +73,27 @@ class Trainer:
         if resume:
             with self._timeline.span("restore"):
                 self._restore()
+
+    def _prepare(self, recipe: Recipe, *, resume: bool) -> None:
+        # All that can be refused before processes work together.
+        self._check_run_dir(recipe, resume=resume)
+        self.degrees = recipe.parallel.resolve(self.world.size)
+        self.device = hardware.resolve_device(recipe.train.device, self.world.local_rank)
+        self.recipe = recipes.replace(recipe, "train.dtype", compute_dtype(recipe.train.dtype, self.device))
+        check_backend(recipe.model.attention, self.device, DTYPES[self.recipe.train.dtype])
+        self._check_batch()
+        if recipe.train.num_threads:
+            torch.set_num_threads(recipe.train.num_threads)
+        self.datasets: tuple[Dataset, ...] = open_data(recipe.data)
+        for dataset in self.datasets:
+            require_trainable(dataset)
+        self.plan = fit(recipe, self.datasets)
+        self._order = feed_of(self.recipe, self.plan, ALONE, self.degrees, 0).decides_order(self.datasets)
+        self._family = find_family(self.plan.model.name)
+        self._division = self._family.division(self.plan.sizes)
+        degrees = self.degrees
+        self._division.check(num_stages=degrees.num_stages, ep=degrees.ep, cp=degrees.cp, tp=degrees.tp)
+        self.audit = self.plan.audit(recipe.train.suffixes_per_prefix)
 
     def train(self) -> Path:
         """Train to the last step, or to Ctrl-C; save; return the checkpoint."""
@@ -120,14 +128,12 @@ class Trainer:
         return self.step >= self.recipe.train.steps
 
     def _lay_out(self) -> tuple[Mesh, Engine]:
-        division, degrees = self._family.division(self.plan.sizes), self.degrees
-        division.check(num_stages=degrees.num_stages, ep=degrees.ep, cp=degrees.cp, tp=degrees.tp)
         network = self.plan.build(self.recipe.run.seed, self.device)
         for name in self.audit.dead:  # no optimizer state for it, and no process waits for its gradient
             network.get_parameter(name).requires_grad_(False)
-        mesh = Mesh(degrees, self.world, self.device.type)
+        mesh = Mesh(self.degrees, self.world, self.device.type)
         return mesh, Engine(
-            network, division, mesh, self.recipe.train, seed=self.recipe.run.seed, device=self.device
+            network, self._division, mesh, self.recipe.train, seed=self.recipe.run.seed, device=self.device
         )  # fmt: skip
 
     def _train_step(self, share: Share, stop: list[int]) -> tuple[dict[str, Any], bool]:
@@ -223,11 +229,15 @@ class Trainer:
             self.run_dir, self.recipe, done_steps=self.step, on_gpu=self.device.type == "cuda",
             rank=self.world.rank, local_rank=self.world.local_rank,
         )  # fmt: skip
-        with locked(self.run_dir) if self.world.is_main else nullcontext():
-            if self.world.is_main:
-                self._write_recipe()
-            with tracked(run, self._timeline, self._events.tell) as log:
-                yield log
+        with ExitStack() as stack:
+
+            def enter() -> Log:
+                if self.world.is_main:
+                    stack.enter_context(locked(self.run_dir))
+                    self._write_recipe()
+                return stack.enter_context(tracked(run, self._timeline, self._events.tell))
+
+            yield self.world.together(enter)
 
     def _check_run_dir(self, recipe: Recipe, *, resume: bool) -> None:
         if not recipe.run.dir:
@@ -247,6 +257,8 @@ class Trainer:
             )
         if c.max_time_s and not c.warmup_steps:
             raise InputError("train.max_time_s is measured by the warm-up: set train.warmup_steps above 0")
+
+    def _check_nodes(self) -> None:
         if len(set(self.world.texts(str(self.world.local_size)))) > 1:
             raise InputError("nodes have different numbers of processes: start equally many on each")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -11,6 +11,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from vlarge.contracts import InputError
 from vlarge.train.health.meeting import meet
 from vlarge.train.health.pulse import COMMUNICATE, Pulse
 
@@ -59,6 +60,19 @@ class World:
         with self.pulse.section(COMMUNICATE):
             dist.all_gather(said, padded)
         return [bytes(each[: int(n)].tolist()).decode() for each, n in zip(said, lengths, strict=True)]
+
+    def together[T](self, work: Callable[[], T]) -> T:
+        """What every process does before any of them goes on. What one cannot do, all refuse with its InputError."""
+        found: list[T] = []
+        text = ""
+        try:
+            found.append(work())
+        except InputError as error:
+            text = str(error)
+        refusal = next((each for each in self.texts(text) if each), "")
+        if refusal:
+            raise InputError(refusal)
+        return found[0]
 
     def barrier(self) -> None:
         if self.size > 1:
