@@ -30,7 +30,6 @@ HERE = Path(__file__).parent
 ROUNDS = 8
 GIB = 2**30
 TENSOR_BYTES = 16 * 2**20
-STEP_S = 0.05  # of the work that training stands for
 
 
 def main() -> None:
@@ -64,7 +63,7 @@ def measure(folder: Path, gib: float) -> dict[str, Any]:
     first_s = seconds(lambda: begin(checkpoints, 0, state))
     checkpoints.finish()
     rounds = [one_round(folder, checkpoints, step, state, kept) for step in range(1, ROUNDS + 1)]
-    return {"first_begin_s": first_s, "rounds": rounds, "slowdown": slowdown(checkpoints, state)}
+    return {"first_begin_s": first_s, "rounds": rounds}
 
 
 def one_round(
@@ -100,24 +99,6 @@ def copy(state: dict[str, Tensor], kept: dict[str, Tensor]) -> None:
         kept[name].copy_(value)
 
 
-def slowdown(checkpoints: Checkpoints, state: dict[str, Tensor]) -> dict[str, float]:
-    """Median seconds of a step of work that uses all threads, alone and while a checkpoint is written."""
-    matrix = torch.randn(512, 512)
-    num_products = max(1, round(STEP_S / seconds(lambda: matrix @ matrix)))
-
-    def work() -> None:
-        for _ in range(num_products):
-            matrix @ matrix
-
-    alone = [seconds(work) for _ in range(20)]
-    begin(checkpoints, ROUNDS + 1, state)
-    beside = []
-    while checkpoints.last() is None or int(checkpoints.last().name) <= ROUNDS:  # type: ignore[union-attr]
-        beside.append(seconds(work))
-    checkpoints.finish()
-    return {"alone_s": statistics.median(alone), "beside_s": statistics.median(beside), "num_steps": len(beside)}
-
-
 def state_of(gib: float) -> dict[str, Tensor]:
     num = max(1, round(gib * GIB / TENSOR_BYTES))
     return {f"layers.{index}.weight": torch.randn(TENSOR_BYTES // 4) for index in range(num)}
@@ -145,7 +126,6 @@ def as_markdown(found: dict[str, Any]) -> str:
         "torch_s": "torch.distributed.checkpoint.save, synced",
     }
     rows = [f"| {text} | {best[name]:.3f} | {share(name)} |" for name, text in names.items()]
-    beside = found["slowdown"]
     command = f"`python benchmarks/checkpoint.py --gib {found['gib']:g}`"
     return "\n".join(
         [
@@ -158,9 +138,7 @@ def as_markdown(found: dict[str, Any]) -> str:
             "| --- | --- | --- |",
             *rows,
             "",
-            f"The first begin, which also plans and takes the memory: {found['first_begin_s']:.3f} s. A step of matrix"
-            f" products takes {beside['alone_s']:.3f} s alone and {beside['beside_s']:.3f} s while a checkpoint is"
-            f" written (medians; {beside['num_steps']} steps).",
+            f"The first begin, which also plans and takes the memory: {found['first_begin_s']:.3f} s.",
             "",
         ]
     )
