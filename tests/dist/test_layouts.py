@@ -40,9 +40,11 @@ TWO_MORE = [
     (GROOT, "ep", {"ep": 2}),
     ("smolvla", "dp_shard", {"dp_shard": 2}),
     ("smolvla", "pp", {"pp": 2}),
-    (PI05, "dp_shard, layers recomputed", {"dp_shard": 2}, {"recompute": True}),
-    (MOE, "tp, layers recomputed", {"tp": 2}, {"recompute": True}),
-    (PI05, "pp, layers recomputed", {"pp": 2}, {"recompute": True}),
+    (PI05, "dp_shard, layers recomputed", {"dp_shard": 2}, {"recompute": "layers"}),
+    (MOE, "tp, layers recomputed", {"tp": 2}, {"recompute": "layers"}),
+    (PI05, "pp, layers recomputed", {"pp": 2}, {"recompute": "layers"}),
+    (PI05, "tp, some recomputed", {"tp": 2}, {"recompute": "selective"}),
+    (GROOT, "dp_shard, some recomputed", {"dp_shard": 2}, {"recompute": "selective"}),
 ]
 FOUR = [
     (model, name, degrees)

@@ -24,7 +24,9 @@ class TrainConfig:
     where the hardware is fast at it.
     micro_batch_tokens: above 0, a process works through its share of a step in micro-batches of at most so many tokens
     (images, text, and the action steps of every draw), which bounds memory and changes no result.
-    recompute: keep the inputs of layers only and run them again in the backward pass: less memory, a third more work.
+    recompute: "layers" keeps the inputs of layers only and runs them again in the backward pass: less memory, a third
+    more work; "selective" keeps the results of matrix products too, and runs the rest again, which costs little; or
+    "none".
     compile: compile what treats each token by itself; the first steps then take a minute or so.
     suffixes_per_prefix: noise and time draws per sample and step; they share one pass over images and text.
     loss_on_padding: count the model's action columns that a robot does not have, as openpi does; only to compare with
@@ -47,7 +49,7 @@ class TrainConfig:
     betas: tuple[float, float] = setting((0.9, 0.95), least=0, below=1)
     clip_norm: float = setting(1.0, above=0)
     ema_decay: float = setting(0.99, least=0, below=1)
-    recompute: bool = False
+    recompute: str = "none"
     compile: bool = False
     suffixes_per_prefix: int = setting(1, least=1)
     loss_on_padding: bool = False

@@ -21,6 +21,7 @@ from vlarge.data.service.plan import ALONE
 from vlarge.data.service.stream import Limits
 from vlarge.models.adapt import adapter_scale, merged
 from vlarge.models.attention import check_backend
+from vlarge.models.compute import AMOUNTS
 from vlarge.models.network import PolicyNetwork
 from vlarge.models.registry import find_family
 from vlarge.policy.files import write_policy
@@ -255,6 +256,8 @@ class Trainer:
                 + ("processes" if num_data == self.world.size else "groups of processes")
                 + " cannot share"
             )
+        if c.recompute not in AMOUNTS:
+            raise InputError(f"train.recompute is {c.recompute!r}; use {', '.join(map(repr, AMOUNTS))}")
         if c.max_time_s and not c.warmup_steps:
             raise InputError("train.max_time_s is measured by the warm-up: set train.warmup_steps above 0")
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from vlarge.contracts import PackedBatch, Sample, SampleId
 from vlarge.data.pack import pack
@@ -58,10 +59,11 @@ def loss_and_gradients(model: Any, batch: PackedBatch, dtype: str = "fp32") -> t
     return loss.item(), [p.grad for p in model.parameters() if p.grad is not None]
 
 
+@pytest.mark.parametrize("amount", ["layers", "selective"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_recomputed_layers_give_the_same_bits(family: str) -> None:
+def test_recomputed_layers_give_the_same_bits(family: str, amount: str) -> None:
     plain, recomputed = model_of(family), model_of(family)
-    recompute_layers(recomputed)
+    recompute_layers(recomputed, amount)
     assert recomputed.state_dict().keys() == plain.state_dict().keys()
     batch = batch_of(plain, 5)
     (loss, gradients), (other, others) = (loss_and_gradients(model, batch) for model in (plain, recomputed))
@@ -89,6 +91,17 @@ def test_recomputed_layers_keep_less() -> None:
     plain, recomputed = model_of("pi05"), model_of("pi05")
     recompute_layers(recomputed)
     assert kept(recomputed) < 0.5 * kept(plain)
+
+
+def test_selective_recomputing_repeats_no_matrix_product() -> None:
+    def products(amount: str) -> int:
+        model = model_of("pi05")
+        recompute_layers(model, amount)
+        with FlopCounterMode(display=False) as counter:
+            loss_and_gradients(model, batch_of(model, 5))
+        return counter.get_total_flops()
+
+    assert products("selective") == products("none") < products("layers")
 
 
 def test_few_graphs_are_compiled_for_many_packings() -> None:

@@ -54,7 +54,7 @@ def test_resume_knows_the_shares(sparse: Recipe, tmp_path: Path) -> None:
 def test_recomputed_layers_count_their_tokens_once(sparse: Recipe, tmp_path: Path) -> None:
     """π0's states pass the mixtures too, in what is not run again."""
     plain = recipes.replace(recipes.replace(sparse, "model.name", "pi0"), "train.steps", 3)
-    again = recipes.replace(recipes.replace(plain, "run.dir", str(tmp_path / "again")), "train.recompute", True)
+    again = recipes.replace(recipes.replace(plain, "run.dir", str(tmp_path / "again")), "train.recompute", "layers")
     for recipe in (plain, again):
         Trainer(recipe).train()
     assert losses(tmp_path / "again") == losses(tmp_path / "run")

@@ -1,7 +1,7 @@
 """Degrees are stated or refused before anything is built, by the rule that they break."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vlarge.contracts import InputError
@@ -12,7 +12,7 @@ from vlarge.models.smolvla.config import PRESETS as SMOLVLA
 from vlarge.train.config import AXES, ParallelConfig
 from vlarge.train.parallel.mesh import coordinates, data_rank, is_lead, lead_ranks
 
-degree = st.sampled_from([1, 2, 3, 4])
+degree = st.sampled_from([1, 2, 3])
 
 
 def test_what_is_left_goes_to_copies_or_to_shards() -> None:
@@ -41,6 +41,7 @@ def test_what_does_not_multiply_is_refused(config: ParallelConfig, num: int, tex
         config.resolve(num)
 
 
+@settings(deadline=None)
 @given(st.tuples(*[degree] * len(AXES)))
 def test_every_rank_has_its_own_place(degrees: tuple[int, ...]) -> None:
     config = ParallelConfig(**dict(zip(AXES, degrees, strict=True)))
@@ -49,8 +50,8 @@ def test_every_rank_has_its_own_place(degrees: tuple[int, ...]) -> None:
     assert len(set(places)) == len(places)
     assert sorted({data_rank(config, rank) for rank in ranks}) == [*range(config.num_data)]
     assert sorted(data_rank(config, rank) for rank in lead_ranks(config)) == [*range(config.num_data)]
-    for rank in ranks:  # a share is read by its lowest rank
-        assert is_lead(config, rank) == (rank == min(r for r in ranks if data_rank(config, r) == data_rank(config, rank)))
+    lowest = {data_rank(config, rank): rank for rank in reversed(ranks)}
+    assert all(is_lead(config, rank) == (lowest[data_rank(config, rank)] == rank) for rank in ranks)
 
 
 def refused(division, text: str, **degrees: int) -> None:

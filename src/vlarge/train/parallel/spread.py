@@ -53,8 +53,7 @@ def spread(network: Network, division: Division, mesh: Mesh, c: TrainConfig, dev
         _divide(own, division, mesh)
         if c.compile:
             compile_regions(own)
-        if c.recompute:
-            recompute_layers(own)
+        recompute_layers(own, c.recompute)
         stage = Stage(own, cuts[number], number, num_stages, partial(precision, dtype, device))
         parts.append(Part(stage, _share(stage, division, mesh, dtype)))
     return parts

@@ -55,7 +55,7 @@ class AdviceTracker:
             if c.micro_batch_tokens
             else f"raise train.batch_size above {c.batch_size}"
         )
-        more = "; train.recompute is on and can be off" if c.recompute else ""
+        more = f'; train.recompute is "{c.recompute}" and can be "none"' if c.recompute != "none" else ""
         return f"at most {used:.0%} of the GPU's memory is used: {how}{more}"
 
     def _say(self, about: str, text: str) -> None:

