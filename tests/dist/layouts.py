@@ -94,7 +94,7 @@ def run(model: str, degrees: dict[str, Any], world: World, more: dict[str, Any])
         engine.settle_mixtures()
         norm = engine.update(learning_rate(step, c), step)
         (total,) = world.sum(float(loss))
-        found.append([total, norm])
+        found.append([total, float(norm)])
     return found
 
 

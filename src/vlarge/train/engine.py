@@ -80,11 +80,12 @@ class Engine:
                 loss += self._add_micro(batch, each, scale, pulse)
         return loss
 
-    def update(self, lr: float, step: int) -> float:
+    def update(self, lr: float, step: int) -> Tensor:
         """An optimizer step after all micro-batches. Returns the norm of the whole gradient; where it is not finite,
-        everything stays as it is.
+        the weights stay as they are.
         """
-        norm = self.optimizer.update(lr, self.config.clip_norm, self._norm())
+        norm = self._norm()
+        self.optimizer.update(lr, self.config.clip_norm, norm)
         self.ema.update(step)
         return norm
 

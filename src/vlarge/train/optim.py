@@ -36,20 +36,21 @@ class Optimizer:
                 groups.append({"params": [self._shards[p] for p in parameters], "weight_decay": decay})
         self._adamw = torch.optim.AdamW([g for g in groups if g["params"]], lr=c.lr, betas=c.betas, fused=True)
 
-    def update(self, lr: float, clip_norm: float, norm: Tensor) -> float:
-        """Clip, step, clear. norm: of the whole gradient; when it is not finite the weights stay as they are."""
-        found = norm.item()
-        if math.isfinite(found):
-            factor = torch.clamp(clip_norm / (norm + 1e-6), max=1.0)
-            for parameter, shard in self._shards.items():
-                shard.grad = None if parameter.grad is None else local(parameter.grad)
-            torch._foreach_mul_([s.grad for s in self._shards.values() if s.grad is not None], factor)
-            for group in self._adamw.param_groups:
-                group["lr"] = lr
-            self._adamw.step()
+    def update(self, lr: float, clip_norm: float, norm: Tensor) -> None:
+        """Clip, step, clear. norm: of the whole gradient; when it is not finite the weights stay as they are.
+
+        The device decides that by itself: the host does not wait for the norm.
+        """
+        factor = torch.clamp(clip_norm / (norm + 1e-6), max=1.0)
+        for parameter, shard in self._shards.items():
+            shard.grad = None if parameter.grad is None else local(parameter.grad)
+        torch._foreach_mul_([s.grad for s in self._shards.values() if s.grad is not None], factor)
+        for group in self._adamw.param_groups:
+            group["lr"] = lr
+        self._adamw.found_inf = (~norm.isfinite()).float()  # type: ignore[attr-defined]  # as a GradScaler tells it
+        self._adamw.step()
         for parameter, shard in self._shards.items():
             parameter.grad = shard.grad = None
-        return found
 
     def state(self) -> dict[str, dict[str, Tensor]]:
         """By parameter: moments, each divided like it, and how many steps they are of."""

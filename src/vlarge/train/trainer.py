@@ -6,12 +6,15 @@ import dataclasses
 import json
 import math
 import statistics
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from vlarge import recipe as recipes
 from vlarge.contracts import InputError, PackedBatch
@@ -34,7 +37,7 @@ from vlarge.train.fit import fit
 from vlarge.train.health import timeouts
 from vlarge.train.health.balance import Balance
 from vlarge.train.health.events import Events
-from vlarge.train.health.pulse import OPTIMIZER, SAVE
+from vlarge.train.health.pulse import COMMUNICATE, OPTIMIZER, SAVE
 from vlarge.train.health.signals import stop_on_signal
 from vlarge.train.health.watch import watching
 from vlarge.train.optim import learning_rate
@@ -48,6 +51,15 @@ from vlarge.train.track.timeline import Timeline
 from vlarge.train.track.tracker import Tracked
 
 MAX_BAD_STEPS = 10  # skipped updates in a row before the run gives up
+
+
+@dataclass(frozen=True)
+class _Launched:
+    """A step whose numbers may still be on their way. own_loss: this process's share; norm: of the whole gradient."""
+
+    record: dict[str, Any]
+    own_loss: Tensor
+    norm: Tensor
 
 
 class Trainer:
@@ -107,12 +119,16 @@ class Trainer:
             self._share = share
             stack.callback(share.close)
             first_step = self.step + 1
+            unread: deque[_Launched] = deque()
             while not self.finished:
-                record, stopping = self._train_step(share, stop)
+                launched, stopping = self._train_step(share, stop)
+                unread.append(launched)
                 if self.step == first_step:
                     timeouts.shorten(self.world, self.recipe.health.timeout_s)
-                self._fit_steps(record["step_s"])
-                log(record)
+                self._fit_steps(launched.record["step_s"])
+                # A GPU is still at work on this step: what is read is the one before, which nobody waits for.
+                while len(unread) > (self.device.type == "cuda" and not self.finished and not stopping):
+                    log(self._read(unread.popleft()))
                 if stopping:
                     break
                 if self.recipe.train.save_every and self.step % self.recipe.train.save_every == 0:
@@ -137,8 +153,8 @@ class Trainer:
             network, self._division, mesh, self.recipe.train, seed=self.recipe.run.seed, device=self.device
         )  # fmt: skip
 
-    def _train_step(self, share: Share, stop: list[int]) -> tuple[dict[str, Any], bool]:
-        """One optimizer step; its record for steps.jsonl, and whether any process was asked to stop."""
+    def _train_step(self, share: Share, stop: list[int]) -> tuple[_Launched, bool]:
+        """One optimizer step, and whether any process was asked to stop."""
         c, pulse = self.recipe.train, self.world.pulse
         pulse.begin_step(self.step + 1)
         batches = next(share)
@@ -154,11 +170,17 @@ class Trainer:
             lr = learning_rate(self.step, c)
             self.checkpoints.fence()
             norm = self.engine.update(lr, self.step)
-        self._count_bad(norm)
-        (loss,) = self.world.sum(own_loss.item())
         self.step += 1
-        record = {"step": self.step, "loss": loss, "grad_norm": norm, "lr": lr}
-        return record | self._speed(batches, num_samples), bool(stops)
+        record = {"step": self.step, "lr": lr} | self._speed(batches, num_samples)
+        return _Launched(record, own_loss, norm), bool(stops)
+
+    def _read(self, launched: _Launched) -> dict[str, Any]:
+        """The record of a step for steps.jsonl, once its numbers are there."""
+        with self.world.pulse.section(COMMUNICATE):
+            own_loss, norm = launched.own_loss.item(), launched.norm.item()
+        (loss,) = self.world.sum(own_loss)
+        self._count_bad(norm, launched.record["step"])
+        return {"step": launched.record["step"], "loss": loss, "grad_norm": norm} | launched.record
 
     def _limit_replaced(self, num_replaced: int, share: Share) -> None:
         """Stop the run where too many of all its samples so far could not be read."""
@@ -213,12 +235,12 @@ class Trainer:
             "memory_fraction": fraction,
         }
 
-    def _count_bad(self, norm: float) -> None:
+    def _count_bad(self, norm: float, step: int) -> None:
         self._bad_steps = 0 if math.isfinite(norm) else self._bad_steps + 1
         if self._bad_steps >= MAX_BAD_STEPS:
             last = self.checkpoints.last()
             raise InputError(
-                f"gradients were not finite for {MAX_BAD_STEPS} steps in a row up to step {self.step}; the last good"
+                f"gradients were not finite for {MAX_BAD_STEPS} steps in a row up to step {step}; the last good"
                 f" checkpoint is {last or 'none'}: resume from it with a lower train.lr"
             )
 

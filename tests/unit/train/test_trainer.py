@@ -221,7 +221,7 @@ def test_gradients_that_stay_infinite_stop_the_run(small: Recipe) -> None:
     with torch.no_grad():
         trainer.model.action_out.bias.fill_(float("nan"))
     with pytest.raises(
-        InputError, match="not finite for 10 steps in a row up to step 9; the last good checkpoint is none"
+        InputError, match="not finite for 10 steps in a row up to step 10; the last good checkpoint is none"
     ):
         trainer.train()
 
