@@ -73,8 +73,8 @@ def as_markdown(found: dict[str, Any]) -> str:
     parts = [
         "# What a second process brings, and what the trainer takes",
         "",
-        f"`python benchmarks/train.py --data PATH`, {found['hardware']}, one thread for each process. {ROUNDS} rounds of"
-        f" {STEPS} steps in turns, the first {WARM_UP} not counted; seconds are medians over steps, of the best round."
+        f"`python benchmarks/train.py --data PATH`, {found['hardware']}, one thread for each process. {ROUNDS} rounds"
+        f" of {STEPS} steps in turns, the first {WARM_UP} not counted; times are medians over steps, of the best round."
         f" At commit {found['commit']}.",
         "",
     ]
@@ -95,8 +95,8 @@ def _section(name: str, size: dict[str, Any]) -> list[str]:
         "",
         f"Two processes do {best:.2f} times the samples of one (2 would be all; in the rounds"
         f" {', '.join(f'{ratio:.2f}' for ratio in ratios)}): {one['samples_per_s']:.0f} and"
-        f" {two['samples_per_s']:.0f} samples/s. Beside forward, backward, optimizer and data the trainer of one process"
-        f" takes {rest[0] / 1e3 / one['whole_s']:.1%} of a step.",
+        f" {two['samples_per_s']:.0f} samples/s. Beside forward, backward, optimizer and data the trainer of one"
+        f" process takes {rest[0] / 1e3 / one['whole_s']:.1%} of a step.",
         "",
         "| ms of a step | one process | two |",
         "| --- | --- | --- |",

@@ -69,6 +69,23 @@ def test_a_loader_that_stalls_for_twenty_seconds_is_named_within_twelve(
     assert lines(run / "steps.jsonl")[-1]["step"] == 40
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("axis", ["dp_shard", "tp", "cp", "pp"])
+def test_a_late_computation_is_named_whatever_its_neighbours_wait_for(
+    tmp_path: Path, settings: Path, faulty_data: Path, axis: str
+) -> None:
+    """Others wait for its part of a weight, of a sum, of the tokens, or for the next micro-batch."""
+    run, log = tmp_path / "run", tmp_path / "log"
+    named = [FAULTS, str(tmp_path), "compute:1:2", "train", str(settings), "--run.dir", str(run)]
+    options = f"--data.path {faulty_data} --train.steps 4 --health.stall_s 2 --health.beat_s 0.1 --parallel.{axis} 2"
+    with torchrun(log, 2, *named, *options.split()) as process:
+        wait_until(lambda: stalls(run), log)
+        (tmp_path / "compute.over").touch()
+        finish(process, log)
+    assert [event["ranks"] for event in stalls(run, "forward")] == [[1], [1]]
+    assert not stalls(run, "exchange") + stalls(run, "backward") + stalls(run, "communicate")
+
+
 def idle_since(run: Path) -> float:
     """When the last step was written, if that was more than a second ago: what was ready has been used up."""
     written_s = (run / "steps.jsonl").stat().st_mtime

@@ -15,7 +15,7 @@ from vlarge.models.moe import MixtureOfExperts, mixtures
 from vlarge.models.network import Inputs, PolicyNetwork
 from vlarge.train.config import TrainConfig
 from vlarge.train.ema import Ema
-from vlarge.train.health.pulse import BACKWARD, FORWARD, Pulse
+from vlarge.train.health.pulse import BACKWARD, EXCHANGE, FORWARD, Pulse
 from vlarge.train.optim import Optimizer
 from vlarge.train.parallel.data import mark_wait, reducing
 from vlarge.train.parallel.mesh import Mesh
@@ -84,7 +84,8 @@ class Engine:
         """An optimizer step after all micro-batches. Returns the norm of the whole gradient; where it is not finite,
         the weights stay as they are.
         """
-        norm = self._norm()
+        with self.mesh.world.pulse.section(EXCHANGE):
+            norm = self._norm()
         self.optimizer.update(lr, self.config.clip_norm, norm)
         self.ema.update(step)
         return norm
@@ -110,7 +111,8 @@ class Engine:
         for mixture in self.mixtures:
             counts = mixture.balance.count_E.to(torch.float64).cpu()
             if self.mesh.stage is not None:
-                dist.all_reduce(counts, group=self.mesh.stage)
+                with self.mesh.world.pulse.section(EXCHANGE):
+                    dist.all_reduce(counts, group=self.mesh.stage)
             mixture.settle(counts.to(mixture.share_E))
 
     def _draw(self, batch: PackedBatch, step: int) -> Draws:
@@ -145,10 +147,7 @@ class Engine:
         def loss(velocity_SA: Tensor, micro: int) -> Tensor:
             return self._loss(velocity_SA, draws[micro], scale)
 
-        with pulse.section(FORWARD):
-            for part in self.parts:
-                inputs = [self._inputs(b, d, part.network) for b, d in zip(batches, draws, strict=True)]
-                part.stage.take(inputs)
-            return run_pipeline(
-                [(part.stage, part.runner) for part in self.parts], self.mesh.group("pp"), self.device, loss
-            )
+        for part in self.parts:
+            part.stage.take([self._inputs(b, d, part.network) for b, d in zip(batches, draws, strict=True)])
+        stages = [(part.stage, part.runner) for part in self.parts]
+        return run_pipeline(stages, self.mesh.group("pp"), self.device, loss, pulse)

@@ -15,8 +15,10 @@ from typing import NamedTuple
 
 DATA, FORWARD, BACKWARD, COMMUNICATE = "data", "forward", "backward", "communicate"
 OPTIMIZER, SAVE, BETWEEN = "optimizer", "save", "between sections"
-SECTIONS = (DATA, FORWARD, BACKWARD, COMMUNICATE, OPTIMIZER, SAVE)
-KEYS = {name: f"{name}_s" for name in SECTIONS} | {DATA: "data_wait_s"}  # in a step's record
+EXCHANGE = "exchange"  # with some of the processes, in the middle of a step: not all do it equally often
+WAITING = (COMMUNICATE, EXCHANGE)
+SECTIONS = (DATA, FORWARD, BACKWARD, COMMUNICATE, EXCHANGE, OPTIMIZER, SAVE)
+KEYS = {name: f"{name}_s" for name in SECTIONS} | {DATA: "data_wait_s", EXCHANGE: "communicate_s"}  # of a record
 
 NEW_S = 60.0  # a section that has never ended before is not late so soon: it may compile, or open files
 UNUSUAL = 10  # times as long as usual
@@ -40,8 +42,8 @@ class Beat:
     """What a process says of itself about once a second.
 
     number: of the beat. section_s: seconds in the section so far; entry: the how manieth section. late: that is far
-    longer than usual. rounds: collectives begun, of which every process begins the same ones: who has begun the fewest
-    is who the others wait for. ended_entry, ended_s: the last section that had been late. left: the last beat.
+    longer than usual. rounds: collectives of all processes begun, of which each begins the same ones: who has begun the
+    fewest is who the others wait for. ended_entry, ended_s: the last section that had been late. left: the last beat.
     """
 
     number: int
@@ -113,7 +115,10 @@ class Pulse:
 
     def seconds(self) -> dict[str, float]:
         """{"step_s": …, "data_wait_s": …, …}: of this step, sections that took no time left out."""
-        spent = {KEYS[name]: self._spent_s[name] for name in SECTIONS if self._spent_s[name]}
+        spent: dict[str, float] = {}
+        for name in SECTIONS:
+            if self._spent_s[name]:
+                spent[KEYS[name]] = spent.get(KEYS[name], 0.0) + self._spent_s[name]
         return {"step_s": self.step_s} | spent
 
     def move(self, name: str, detail: Detail | None = None) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from vlarge.train.health.pulse import COMMUNICATE, Beat
+from vlarge.train.health.pulse import WAITING, Beat
 
 SILENT = "no sign of life"
 NAMED_RANKS = 8  # in a text; the others are counted
@@ -32,7 +32,7 @@ class Notice:
             return f"{who} {what} after {self.seconds:.0f} s"
         if self.section == SILENT:
             return f"{who}: no sign of life for {self.seconds:.0f} s, last seen in {self.detail}, step {self.step}"
-        if len(self.ranks) > 1 and self.section == COMMUNICATE:
+        if len(self.ranks) > 1 and self.section in WAITING:
             return f"{who}: all wait for each other for {self.seconds:.0f} s, step {self.step}: look at the network"
         return f"{who}: in {self.section} for {self.seconds:.0f} s, step {self.step}" + f": {self.detail}" * bool(
             self.detail
@@ -111,10 +111,10 @@ class Stalls:
         fewest = min((beat.rounds for beat in present.values()), default=0)
         most = max((beat.rounds for beat in present.values()), default=0)
         behind = [r for r, beat in present.items() if beat.late and beat.rounds == fewest and r not in silent]
-        all_wait = len(behind) == len(present) and all(present[r].section == COMMUNICATE for r in behind)
+        all_wait = len(behind) == len(present) and all(present[r].section in WAITING for r in behind)
         for rank in behind:
             section = present[rank].section
-            if section != COMMUNICATE or all_wait or (fewest < most and self._is_sure(rank, present[rank])):
+            if section not in WAITING or all_wait or (fewest < most and self._is_sure(rank, present[rank])):
                 found.setdefault(section, []).append(rank)
         return found
 

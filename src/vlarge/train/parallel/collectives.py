@@ -13,14 +13,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from vlarge.train.health.pulse import EXCHANGE, Pulse
+
 
 @dataclass(frozen=True)
 class Line:
-    """The processes along one axis of the mesh, and where this one stands among them."""
+    """The processes along one axis of the mesh, and where this one stands among them. pulse: is told of the waiting."""
 
     group: dist.ProcessGroup
     rank: int
     size: int
+    pulse: Pulse
 
     def shares(self, num_rows: int) -> list[int]:
         """How many rows each process has, one after the other."""
@@ -48,7 +51,8 @@ def _gathered(x: Tensor, line: Line, shares: Sequence[int]) -> Tensor:
     most = max(shares)
     padded = torch.nn.functional.pad(x, (0, 0) * (x.ndim - 1) + (0, most - len(x)))
     found = x.new_empty(line.size * most, *x.shape[1:])
-    dist.all_gather_into_tensor(found, padded.contiguous(), group=line.group)
+    with line.pulse.section(EXCHANGE):
+        dist.all_gather_into_tensor(found, padded.contiguous(), group=line.group)
     if most == min(shares):
         return found
     return torch.cat([part[:n] for part, n in zip(found.split(most), shares, strict=True)])
@@ -60,13 +64,15 @@ def _reduced(x: Tensor, line: Line, shares: Sequence[int]) -> Tensor:
         padding = (0, 0) * (x.ndim - 1)
         x = torch.cat([torch.nn.functional.pad(p, (*padding, 0, most - len(p))) for p in x.split(list(shares))])
     found = x.new_empty(most, *x.shape[1:])
-    dist.reduce_scatter_tensor(found, x.contiguous(), group=line.group)
+    with line.pulse.section(EXCHANGE):
+        dist.reduce_scatter_tensor(found, x.contiguous(), group=line.group)
     return found[: shares[line.rank]]
 
 
 def _exchanged(x: Tensor, line: Line, sent: list[int], received: list[int]) -> Tensor:
     found = x.new_empty(sum(received), *x.shape[1:])
-    dist.all_to_all_single(found, x.contiguous(), received, sent, group=line.group)
+    with line.pulse.section(EXCHANGE):
+        dist.all_to_all_single(found, x.contiguous(), received, sent, group=line.group)
     return found
 
 

@@ -15,10 +15,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from vlarge.train.health.pulse import COMMUNICATE, Pulse
+from vlarge.train.health.pulse import COMMUNICATE, EXCHANGE, Pulse
 
 KEPT = MixedPrecisionPolicy(cast_forward_inputs=False)
 
@@ -37,10 +38,17 @@ def _sum(bucket: dist.GradBucket) -> Future[Any]:
     return work.get_future().then(lambda done: done.value()[0])
 
 
-def shard(root: nn.Module, units: Sequence[tuple[nn.Module, DeviceMesh]], mesh: DeviceMesh, dtype: torch.dtype) -> None:
+def shard(
+    root: nn.Module,
+    units: Sequence[tuple[nn.Module, DeviceMesh]],
+    mesh: DeviceMesh,
+    dtype: torch.dtype,
+    pulse: Pulse,
+) -> None:
     """Divide parameters, gradients and optimizer state: those of each unit, and last what is left of the root.
 
-    dtype: of matrix products. The units' weights travel in it; gradients are summed in fp32.
+    dtype: of matrix products. The units' weights travel in it; gradients are summed in fp32. pulse: is told of the
+    waiting.
     """
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     for unit, own_mesh in units:
@@ -50,6 +58,40 @@ def shard(root: nn.Module, units: Sequence[tuple[nn.Module, DeviceMesh]], mesh: 
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
+            module.set_custom_all_gather(_Gather(pulse))
+            module.set_custom_reduce_scatter(_Scatter(pulse))
+
+
+class _Gather(DefaultAllGather):
+    def __init__(self, pulse: Pulse) -> None:
+        self._pulse = pulse
+
+    def __call__(self, *args: Any, **more: Any) -> dist.Work | None:
+        with self._pulse.section(EXCHANGE):
+            work = super().__call__(*args, **more)
+        return work and _Awaited(work, self._pulse)
+
+
+class _Scatter(DefaultReduceScatter):
+    def __init__(self, pulse: Pulse) -> None:
+        self._pulse = pulse
+
+    def __call__(self, *args: Any, **more: Any) -> dist.Work:
+        with self._pulse.section(EXCHANGE):
+            work = super().__call__(*args, **more)
+        return work and _Awaited(work, self._pulse)
+
+
+class _Awaited(dist.Work):
+    """A collective whose waiting is told."""
+
+    def __init__(self, work: dist.Work, pulse: Pulse) -> None:
+        super().__init__()
+        self._work, self._pulse = work, pulse
+
+    def wait(self, *args: Any) -> bool:
+        with self._pulse.section(EXCHANGE):
+            return self._work.wait(*args)
 
 
 def reducing(replica: nn.Module, *, now: bool) -> AbstractContextManager[object]:

@@ -20,6 +20,7 @@ from torch.distributed.tensor import Shard
 from vlarge.models.gr00t.embodiment import ActionEncoder, EmbodimentLinear, EmbodimentMLP, Groups
 from vlarge.models.moe import Experts
 from vlarge.models.runs import ranges
+from vlarge.train.health.pulse import EXCHANGE
 from vlarge.train.parallel.collectives import Line
 from vlarge.train.parallel.weights import ALIKE, place, use_local
 
@@ -54,7 +55,8 @@ class Journey:
         self.line = line
         self.sent = np.array(counts_E, np.int64).reshape(line.size, -1)  # [process, its experts]
         arrived = torch.empty(self.sent.size, dtype=torch.int64)
-        dist.all_to_all_single(arrived, torch.from_numpy(self.sent.flatten()), group=line.group)
+        with line.pulse.section(EXCHANGE):
+            dist.all_to_all_single(arrived, torch.from_numpy(self.sent.flatten()), group=line.group)
         self.received = arrived.numpy().reshape(line.size, -1)  # [process, own experts]
         starts = np.cumsum(self.received) - self.received.flatten()
         by_expert = starts.reshape(self.received.shape).T.flatten(), self.received.T.flatten()

@@ -19,6 +19,7 @@ from torch.distributed.pipelining.stage import _PipelineStageBase
 
 from vlarge.models.division import Division
 from vlarge.models.network import Inputs, PolicyNetwork
+from vlarge.train.health.pulse import BACKWARD, EXCHANGE, FORWARD, Pulse
 from vlarge.train.parallel.tensor import SpreadRows
 
 Precision = Callable[[], AbstractContextManager[None]]
@@ -109,18 +110,19 @@ def keep_layers(network: nn.Module, division: Division, layers: range) -> None:
 
 
 def run_pipeline(
-    stages: Sequence[tuple[Stage, nn.Module]], group: dist.ProcessGroup, device: torch.device, loss: Loss
+    stages: Sequence[tuple[Stage, nn.Module]], group: dist.ProcessGroup, device: torch.device, loss: Loss, pulse: Pulse
 ) -> Tensor:
     """Forward and backward passes of all micro-batches that the stages have taken; the sum of the losses, if here.
 
-    stages: of this process, each with what runs it.
+    stages: of this process, each with what runs it. pulse: is told what is done, and of the waiting for other stages.
     """
     num_micro = len(stages[0][0].work)
-    pipes: list[_PipelineStageBase] = [_pipe(stage, runner, group, device) for stage, runner in stages]
+    pipes: list[_PipelineStageBase] = [_Pipe(stage, runner, group, device, pulse) for stage, runner in stages]
 
     def of_micro(leaving: tuple[Tensor], micro: Tensor) -> Tensor:
         work = stages[-1][0].work[int(micro)]
-        return loss(leaving[0][: len(work.noised_SA)], int(micro))
+        with pulse.section(FORWARD):
+            return loss(leaving[0][: len(work.noised_SA)], int(micro))
 
     schedule = (
         Schedule1F1B(pipes[0], num_micro, of_micro, scale_grads=False)
@@ -130,9 +132,24 @@ def run_pipeline(
     numbers, losses = torch.arange(num_micro), list[Tensor]()
     has_last = any(stage.is_last for stage, _ in stages)
     told: dict[str, Any] = {"target": numbers, "losses": losses} if has_last else {}
-    schedule.step(micro=numbers, return_outputs=False, **told)
+    with pulse.section(EXCHANGE):
+        schedule.step(micro=numbers, return_outputs=False, **told)
     return torch.stack(losses).detach().sum() if losses else torch.zeros((), device=device)
 
 
-def _pipe(stage: Stage, runner: nn.Module, group: dist.ProcessGroup, device: torch.device) -> PipelineStage:
-    return PipelineStage(runner, stage.number, stage.num_stages, device, *stage.examples(), group)
+class _Pipe(PipelineStage):
+    """torch's, which is told apart from its waiting."""
+
+    def __init__(
+        self, stage: Stage, runner: nn.Module, group: dist.ProcessGroup, device: torch.device, pulse: Pulse
+    ) -> None:
+        super().__init__(runner, stage.number, stage.num_stages, device, *stage.examples(), group)
+        self._pulse = pulse
+
+    def forward_one_chunk(self, *args: Any, **more: Any) -> Any:
+        with self._pulse.section(FORWARD):
+            return super().forward_one_chunk(*args, **more)
+
+    def backward_one_chunk(self, *args: Any, **more: Any) -> Any:
+        with self._pulse.section(BACKWARD):
+            return super().backward_one_chunk(*args, **more)

@@ -81,7 +81,9 @@ def _divide(network: Network, division: Division, mesh: Mesh) -> None:
 
 
 def _line(mesh: Mesh, axis: str) -> Line | None:
-    return Line(mesh.group(axis), mesh.coordinate(axis), mesh.size(axis)) if mesh.size(axis) > 1 else None
+    if mesh.size(axis) == 1:
+        return None
+    return Line(mesh.group(axis), mesh.coordinate(axis), mesh.size(axis), mesh.world.pulse)
 
 
 def _divide_stack(network: Network, stack: Stack, rows: SpreadRows) -> None:
@@ -110,7 +112,7 @@ def _share(stage: Stage, division: Division, mesh: Mesh, dtype: torch.dtype) -> 
     if mesh.size("ep") > 1:
         units += [(module, experts) for module in stage.network.modules() if isinstance(module, TRAVELLERS)]
     layers = _layers(stage.network, division.stacks)
-    shard(stage, [*units, *((layer, whole) for layer, _ in layers)], whole, dtype)
+    shard(stage, [*units, *((layer, whole) for layer, _ in layers)], whole, dtype, mesh.world.pulse)
     for layer, stack in layers:
         for method in stack.num_rows.keys() - {"forward"}:
             register_fsdp_forward_method(layer, method)

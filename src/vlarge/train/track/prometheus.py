@@ -33,7 +33,7 @@ METRICS = (
     Metric("vlarge_samples_total", "counter", "samples", "Samples that the run has trained on, over all processes."),
     Metric("vlarge_step_seconds", "gauge", "step_s", "Seconds of the last step."),
     Metric("vlarge_data_wait_seconds", "gauge", "data_wait_s", "Seconds of it that waited for data."),
-    Metric("vlarge_exposed_comm_seconds", "gauge", "exposed_comm_s", "Seconds of it that waited for other processes."),
+    Metric("vlarge_exposed_comm_seconds", "gauge", "communicate_s", "Seconds of it that waited for other processes."),
     Metric("vlarge_goodput_ratio", "gauge", "goodput", "Share of the run's time that went into steps that count."),
     Metric("vlarge_mfu_ratio", "gauge", "mfu", "Model arithmetic of the last step, of the hardware's peak."),
     Metric("vlarge_loss", "gauge", "loss", "Loss of the last step."),
