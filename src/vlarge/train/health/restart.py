@@ -29,10 +29,20 @@ def decide_resume(asked: str, run_dir: Path, world: World) -> bool:
 
 
 def mark(run_dir: Path, world: World) -> None:
-    """Note in the run directory which launch works on it, before anything else of the run is written."""
-    if world.is_main and world.launch:
+    """Note in the run directory which launch works on it, before anything else of the run is written. For all
+    processes; raises InputError where it cannot be written.
+    """
+    world.together(lambda: _write_mark(run_dir, world.launch if world.is_main else ""))
+
+
+def _write_mark(run_dir: Path, launch: str) -> None:
+    if not launch:
+        return
+    try:
         run_dir.mkdir(parents=True, exist_ok=True)
-        (run_dir / MARK).write_text(world.launch)
+        (run_dir / MARK).write_text(launch)
+    except OSError as error:
+        raise InputError(f"cannot write to the run directory {run_dir}: {error.strerror}") from error
 
 
 def _is_ours(run_dir: Path, launch: str) -> bool:
