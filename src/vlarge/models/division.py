@@ -5,9 +5,10 @@ Every model folder says so in its `parallel.py`; `vlarge.train.parallel` does it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from math import prod
+from itertools import accumulate
+from math import inf, prod
 from typing import Any
 
 from vlarge.contracts import InputError
@@ -37,6 +38,7 @@ class Division:
     """Of one network. num_layers: as `advance` counts. used_at: beginnings of the names of parameters outside all
     stacks, and the layer that they are used right before; all others are used on entering. used_last: after all layers.
 
+    costs: the work of entering, then of each layer, in any unit; empty where all layers count alike.
     num_experts: that can be divided, in every mixture or layer that has some; 0 for none.
     whole_because: why tokens and projections cannot be divided; empty where they can.
     """
@@ -45,6 +47,7 @@ class Division:
     num_layers: int
     used_at: Mapping[str, int]
     used_last: tuple[str, ...]
+    costs: tuple[float, ...] = ()
     num_experts: int = 0
     whole_because: str = ""
 
@@ -57,6 +60,21 @@ class Division:
         if name.startswith(self.used_last):
             return self.num_layers
         return next((layer for start, layer in self.used_at.items() if name.startswith(start)), -1)
+
+    def cut(self, num_stages: int) -> list[range]:
+        """The layers of each stage, so that the one with the most work has as little as can be."""
+        costs = self.costs or (0.0, *[1.0] * self.num_layers)
+        before = [0.0, *accumulate((costs[0] + costs[1], *costs[2:]))]  # entering is the first stage's
+        most = {0: [0.0] + [inf] * self.num_layers}  # of so many stages: over the first n layers
+        last: dict[int, list[int]] = {}
+        for stages in range(1, num_stages + 1):
+            best = [min(_ends(most[stages - 1], before, end), default=(inf, 0)) for end in range(self.num_layers + 1)]
+            most[stages], last[stages] = [cost for cost, _ in best], [start for _, start in best]
+        cuts, end = list[range](), self.num_layers
+        for stages in range(num_stages, 0, -1):
+            cuts.append(range(last[stages][end], end))
+            end = last[stages][end]
+        return cuts[::-1]
 
     def check(self, *, num_stages: int, ep: int, cp: int, tp: int) -> None:
         """Raise InputError, naming the rule, where the network cannot be divided so."""
@@ -81,6 +99,11 @@ class Division:
             raise InputError(
                 f"parallel.tp {tp} x cp {cp}: their product must divide the {stack.kv_heads} key heads of {stack.name}"
             )
+
+
+def _ends(most: list[float], before: list[float], end: int) -> Iterator[tuple[float, int]]:
+    # Of a stage that ends there, by where it starts: the most that any stage up to it has.
+    return ((max(most[start], before[end] - before[start]), start) for start in range(end))
 
 
 def rows_of_angles(at: int) -> NumRows:

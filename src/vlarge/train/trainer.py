@@ -103,10 +103,10 @@ class Trainer:
         self.plan = fit(recipe, self.datasets)
         self._order = feed_of(self.recipe, self.plan, ALONE, self.degrees, 0).decides_order(self.datasets)
         self._family = find_family(self.plan.model.name)
-        self._division = self._family.division(self.plan.sizes)
-        degrees = self.degrees
-        self._division.check(num_stages=degrees.num_stages, ep=degrees.ep, cp=degrees.cp, tp=degrees.tp)
+        division, degrees = self._family.division(self.plan.sizes), self.degrees
+        division.check(num_stages=degrees.num_stages, ep=degrees.ep, cp=degrees.cp, tp=degrees.tp)
         self.audit = self.plan.audit(recipe.train.suffixes_per_prefix)
+        self._division = dataclasses.replace(division, costs=self.audit.layer_costs(division))
 
     def train(self) -> Path:
         """Train to the last step, or to Ctrl-C; save; return the checkpoint."""

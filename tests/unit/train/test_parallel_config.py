@@ -1,5 +1,8 @@
 """Degrees are stated or refused before anything is built, by the rule that they break."""
 
+from dataclasses import replace
+from itertools import combinations, pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -71,3 +74,28 @@ def test_full_size_models_say_which_rule_is_broken() -> None:
     refused(groot, "parallel.ep is 5, and the model has 32 experts in each, which it must divide", ep=5)
     refused(groot, r"must divide the 8 key heads of backbone.layers", tp=16)
     refused(smolvla.division(SMOLVLA["base"]), "SmolVLA's expert mixes the heads", tp=2)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 20), min_size=4, max_size=9), st.integers(1, 4))
+def test_the_stage_with_the_most_work_has_as_little_as_can_be(costs: list[int], num_stages: int) -> None:
+    """costs: of entering, then of each layer; the first stage enters too."""
+    layers = costs[1:]
+    num_stages = min(num_stages, len(layers))
+    plain = replace(pi0.division(PI0["base"]), num_layers=len(layers))
+    cuts = replace(plain, costs=tuple(map(float, costs))).cut(num_stages)
+    assert [i for cut in cuts for i in cut] == [*range(len(layers))]
+    assert len(cuts) == num_stages
+    assert all(cuts)
+
+    def most(ends: tuple[int, ...]) -> int:
+        bounds = [0, *ends, len(layers)]
+        work = [sum(layers[a:b]) for a, b in pairwise(bounds)]
+        return max(costs[0] + work[0], *work)
+
+    best = min(most(ends) for ends in combinations(range(1, len(layers)), num_stages - 1))
+    assert most(tuple(cut.stop for cut in cuts[:-1])) == best
+
+
+def test_without_costs_all_layers_count_alike() -> None:
+    assert [len(cut) for cut in pi0.division(PI0["base"]).cut(6)] == [3] * 6

@@ -94,12 +94,6 @@ def _empty(rows: Sequence[int], widths: Sequence[int]) -> tuple[Tensor, ...]:
     return tuple(torch.empty(n, width, device="meta") for n, width in zip(rows, widths, strict=True))
 
 
-def cut_layers(num_layers: int, num_stages: int) -> list[range]:
-    """The layers of each stage: as many, the first ones fewer where it does not divide (they also enter)."""
-    ends = [num_layers * (i + 1) // num_stages for i in range(num_stages)]
-    return [range(first, end) for first, end in zip([0, *ends], ends, strict=False)]
-
-
 def keep_layers(network: nn.Module, division: Division, layers: range) -> None:
     """Drop the parameters of all others; those of entering stay with the first layer, of leaving with the last."""
     for kind in ("parameters", "buffers"):

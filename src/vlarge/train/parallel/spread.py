@@ -21,7 +21,7 @@ from vlarge.train.parallel.collectives import Line
 from vlarge.train.parallel.data import replicate, shard
 from vlarge.train.parallel.expert import TRAVELLERS, divide_experts
 from vlarge.train.parallel.mesh import Mesh
-from vlarge.train.parallel.pipeline import Stage, cut_layers, keep_layers
+from vlarge.train.parallel.pipeline import Stage, keep_layers
 from vlarge.train.parallel.sequence import divide_attention
 from vlarge.train.parallel.tensor import Height, SpreadRows, divide_layer, divide_weights
 from vlarge.train.step import DTYPES, precision
@@ -45,7 +45,7 @@ def spread(network: Network, division: Division, mesh: Mesh, c: TrainConfig, dev
     """The stages of this process. The network is used up: all processes come with the same one, whole."""
     dtype = DTYPES[c.dtype]
     pp, num_stages = mesh.coordinate("pp"), mesh.degrees.num_stages
-    cuts = cut_layers(division.num_layers, num_stages)
+    cuts = division.cut(num_stages)
     parts = []
     for number in range(pp, num_stages, mesh.size("pp")):
         own = network if num_stages == mesh.size("pp") else copy.deepcopy(network)
