@@ -25,6 +25,7 @@ def refused(settings: Path, data: Path, run: Path, *options: str, num: int = 2) 
     return done.stderr, time.monotonic() - start_s
 
 
+@pytest.mark.long
 def test_a_layout_that_does_not_fit(tmp_path: Path, settings: Path, faulty_data: Path) -> None:
     said, seconds = refused(settings, faulty_data, tmp_path / "run", "--parallel.tp", "3")
     assert said.count("tp 3 makes 3 processes, and there are 2: the first must divide the second") == 2

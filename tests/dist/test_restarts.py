@@ -22,6 +22,7 @@ def alone(settings: Path, data: Path, run: Path, steps: int, *, resume: bool = F
     return lines(run / "steps.jsonl")
 
 
+@pytest.mark.long
 def test_a_run_that_was_killed_and_asked_to_stop_and_resumed_is_the_same_run(
     tmp_path: Path, settings: Path, faulty_data: Path
 ) -> None:

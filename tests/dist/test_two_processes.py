@@ -46,6 +46,7 @@ def train(launcher: list[str], recipe: Path, run: Path, *options: str) -> list[d
     return [json.loads(line) for line in (run / "steps.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.long
 def test_two_processes_equal_one(tmp_path: Path, recipe: Path, make_datasets: ModuleType) -> None:
     """Mixtures of experts too, whose balance is that of all processes' tokens."""
     data = tmp_path / "set"

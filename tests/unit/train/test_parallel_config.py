@@ -44,7 +44,7 @@ def test_what_does_not_multiply_is_refused(config: ParallelConfig, num: int, tex
         config.resolve(num)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(st.tuples(*[degree] * len(AXES)))
 def test_every_rank_has_its_own_place(degrees: tuple[int, ...]) -> None:
     config = ParallelConfig(**dict(zip(AXES, degrees, strict=True)))
