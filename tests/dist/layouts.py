@@ -17,7 +17,7 @@ from vlarge.contracts import PackedBatch, Sample, SampleId
 from vlarge.data.pack import pack
 from vlarge.models import gr00t, pi0, smolvla
 from vlarge.train.config import ParallelConfig, TrainConfig
-from vlarge.train.engine import Engine
+from vlarge.train.engines import make_engine
 from vlarge.train.optim import learning_rate
 from vlarge.train.parallel.mesh import Mesh
 from vlarge.train.parallel.world import World, joined_world
@@ -82,7 +82,7 @@ def run(model: str, degrees: dict[str, Any], world: World, more: dict[str, Any])
     network = family.build(sizes)
     for parameter in network.parameters():  # nothing starts at zero, so that everything has a gradient
         torch.nn.init.normal_(parameter, std=0.1)
-    engine = Engine(network.train(), division, mesh, c, seed=3, device=torch.device("cpu"))
+    engine = make_engine(network.train(), division, mesh, c, seed=3, device=torch.device("cpu"))
     num_micro = 2 * parallel.num_stages if parallel.pp > 1 else 2
     found = []
     for step in range(NUM_STEPS):
@@ -109,4 +109,5 @@ def main() -> None:
                 print(json.dumps({"model": model, "name": name, "alone": alone, "together": together}), flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

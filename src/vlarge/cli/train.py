@@ -53,10 +53,12 @@ def run(argv: Sequence[str]) -> int:
 def _train(recipe: Recipe, resume: str) -> int:
     from torch.distributed import is_torchelastic_launched
 
+    from vlarge.train.engines import require_engine
     from vlarge.train.health import restart, timeouts
     from vlarge.train.parallel.world import joined_world
     from vlarge.train.trainer import Trainer
 
+    require_engine(recipe)  # before processes wait for each other
     run_dir = Path(recipe.run.dir)
     if is_torchelastic_launched():
         timeouts.record_flights(run_dir)

@@ -64,6 +64,8 @@ class TrainConfig:
 AXES = ("pp", "dp_replicate", "dp_shard", "ep", "cp", "tp")  # from the slowest links to the fastest
 DATA_AXES = ("dp_replicate", "dp_shard", "ep")  # along which processes have different samples
 SCHEDULES = ("1f1b", "interleaved")
+TORCH, DEEPSPEED = ENGINES = ("torch", "deepspeed")
+ZERO_STAGES = (1, 2, 3)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +81,8 @@ class ParallelConfig:
     stages_per_process of them on each process.
     micro_batches: a step of a pipeline has so many, or a multiple of it where train.micro_batch_tokens asks for more;
     0: twice as many as stages.
+    engine: "torch", or "deepspeed" for its ZeRO, which has the sample axis only: dp_replicate counts its processes, and
+    over all of them zero_stage 1 divides the optimizer's state, 2 the gradients too, 3 the weights too.
     """
 
     pp: int = setting(1, least=1)
@@ -90,10 +94,17 @@ class ParallelConfig:
     schedule: str = "1f1b"
     stages_per_process: int = setting(1, least=1)
     micro_batches: int = setting(0, least=0)
+    engine: str = TORCH
+    zero_stage: int = setting(0, least=0)
+
+    def check(self) -> None:
+        """Raise InputError for settings that do not go together, whatever the number of processes."""
+        self._check_schedule()
+        self._check_engine()
 
     def resolve(self, num_processes: int) -> ParallelConfig:
         """With every degree stated. Raises InputError where they do not multiply to the number of processes."""
-        self._check_schedule()
+        self.check()
         # dp_replicate takes what is left, unless dp_shard is to.
         open_axis = "dp_shard" if not self.dp_shard else "" if self.dp_replicate else "dp_replicate"
         known = replace(self, dp_replicate=self.dp_replicate or 1, dp_shard=self.dp_shard or 1)
@@ -120,6 +131,27 @@ class ParallelConfig:
             raise InputError(
                 f"parallel.micro_batches is {self.micro_batches}: make it a multiple of the {self.num_stages} stages"
             )
+
+    def _check_engine(self) -> None:
+        if self.engine not in ENGINES:
+            raise InputError(f"parallel.engine is {self.engine!r}; use {' or '.join(map(repr, ENGINES))}")
+        if self.engine == TORCH:
+            if self.zero_stage:
+                raise InputError(
+                    f'parallel.zero_stage is {self.zero_stage}, and is DeepSpeed\'s: set parallel.engine = "deepspeed",'
+                    " or parallel.dp_shard to divide weights with torch"
+                )
+            return
+        if self.zero_stage not in ZERO_STAGES:
+            raise InputError(
+                f'parallel.zero_stage is {self.zero_stage}: set it to 1, 2 or 3 with parallel.engine = "deepspeed"'
+            )
+        for axis in AXES:
+            if axis != "dp_replicate" and (degree := getattr(self, axis)) != 1:
+                raise InputError(
+                    f'parallel.{axis} is {degree}: parallel.engine = "deepspeed" has no such axis; leave it at 1, or use'
+                    ' parallel.engine = "torch"'
+                )
 
     @property
     def num_processes(self) -> int:

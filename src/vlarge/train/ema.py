@@ -29,10 +29,15 @@ class Ema:
     @torch.no_grad()
     def update(self, step: int) -> None:
         """After optimizer step number `step` (from 0)."""
-        weight = 1.0 - min(self.decay, (1 + step) / (10 + step))
+        weight = weight_of_new(self.decay, step)
         now = [local(parameter) for parameter in self._trained.values()]
         torch._foreach_lerp_(list(self._averages.values()), now, weight)
 
     def state(self) -> dict[str, Tensor]:
         """By parameter, divided like it."""
         return {name: as_part_of(self._averages[name], parameter) for name, parameter in self._trained.items()}
+
+
+def weight_of_new(decay: float, step: int) -> float:
+    """How much of the weights after optimizer step number `step` (from 0) the average takes up."""
+    return 1.0 - min(decay, (1 + step) / (10 + step))

@@ -1,4 +1,4 @@
-"""The network of a run, laid over the mesh: the gradients of a global batch, and optimizer steps."""
+"""torch's engine: the network laid over the mesh, the gradients of a global batch, and optimizer steps."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from torch import Tensor, nn
 
 from vlarge.contracts import PackedBatch
 from vlarge.models.division import Division
-from vlarge.models.moe import MixtureOfExperts, mixtures
-from vlarge.models.network import Inputs, PolicyNetwork
+from vlarge.models.network import PolicyNetwork
 from vlarge.train.config import TrainConfig
 from vlarge.train.ema import Ema
-from vlarge.train.health.pulse import BACKWARD, EXCHANGE, FORWARD, Pulse
+from vlarge.train.health.pulse import BACKWARD, EXCHANGE, Pulse
+from vlarge.train.micro_batches import MicroBatches
 from vlarge.train.optim import Optimizer
 from vlarge.train.parallel.data import mark_wait, reducing
 from vlarge.train.parallel.mesh import Mesh
 from vlarge.train.parallel.pipeline import run_pipeline
 from vlarge.train.parallel.spread import spread
 from vlarge.train.parallel.weights import finish_gradients, squared_norm
-from vlarge.train.step import Draws, draw
+from vlarge.train.step import Draws
 
 
-class Engine:
-    """What every process of a run calls alike, step by step.
+class Engine(MicroBatches):
+    """What every process of a run calls alike, step by step; a `TrainingEngine`.
 
     network: whole, with the same weights on every process; it is used up. c: its dtype is stated, not "auto".
     """
@@ -41,10 +41,7 @@ class Engine:
         seed: int,
         device: torch.device,
     ) -> None:
-        self.mesh, self.config, self.seed, self.device = mesh, c, seed, device
-        self.flow, self.action_dim = network.flow, network.config.max_action_dim
-        self.num_mixtures = len(mixtures(network))
-        self.shapes = {name: tuple(value.shape) for name, value in network.state_dict().items()}  # of the whole
+        super().__init__(network, mesh, c, seed=seed, device=device)
         self.parts = spread(network, division, mesh, c, device)
         self.networks = [part.network for part in self.parts]
         self.optimizer = Optimizer(self.networks, c)
@@ -55,20 +52,12 @@ class Engine:
         """This process's, or its part of them."""
         return [parameter for network in self.networks for parameter in network.parameters()]
 
-    @property
-    def mixtures(self) -> list[MixtureOfExperts]:
-        """Those of this process's layers."""
-        return [each for network in self.networks for each in mixtures(network) if each.share_E is not None]
-
     def add_gradients(
         self, batches: Sequence[PackedBatch], step: int, num_valid: float, num_tokens: float, pulse: Pulse
     ) -> Tensor:
         """Of this process's micro-batches; its share of the loss. The numbers are those of the whole global batch."""
-        c = self.config
-        for mixture in self.mixtures:
-            mixture.balance_weight = c.balance_weight / (num_tokens * c.suffixes_per_prefix * self.num_mixtures)
-        draws = [self._draw(batch, step) for batch in batches]
-        scale = 1 / (num_valid * c.suffixes_per_prefix)
+        self._weigh_balance(num_tokens)
+        draws, scale = self._draws(batches, step), self._scale(num_valid)
         if self.mesh.size("pp") > 1:
             return self._through_pipeline(batches, draws, scale, pulse)
         loss = torch.zeros((), device=self.device)
@@ -99,6 +88,9 @@ class Engine:
         }
         return {"model": weights, "optimizer": self.optimizer.state(), "ema": self.ema.state()}
 
+    def adopt(self, state: dict[str, Any]) -> None:
+        """Nothing is left to do: what was loaded into are the tensors themselves."""
+
     def _norm(self) -> Tensor:
         finish_gradients(self.parameters)
         norm = squared_norm(self.parameters)
@@ -106,36 +98,9 @@ class Engine:
             dist.all_reduce(norm, group=self.mesh.group("pp"))
         return norm.sqrt()
 
-    def settle_mixtures(self) -> None:
-        """Tell every mixture of experts how all processes' tokens of this step were spread."""
-        for mixture in self.mixtures:
-            counts = mixture.balance.count_E.to(torch.float64).cpu()
-            if self.mesh.stage is not None:
-                with self.mesh.world.pulse.section(EXCHANGE):
-                    dist.all_reduce(counts, group=self.mesh.stage)
-            mixture.settle(counts.to(mixture.share_E))
-
-    def _draw(self, batch: PackedBatch, step: int) -> Draws:
-        c = self.config
-        return draw(
-            batch, self.flow, seed=self.seed, step=step, num_draws=c.suffixes_per_prefix, action_dim=self.action_dim,
-            over_padding=c.loss_on_padding,
-        )  # fmt: skip
-
-    def _inputs(self, batch: PackedBatch, draws: Draws, network: PolicyNetwork[Any, Any]) -> Inputs[Any]:
-        layout = network.lay_out(batch, self.config.suffixes_per_prefix)
-        return Inputs(batch, draws.noised_SA.to(self.device), draws.time_D.to(self.device), layout)
-
-    def _loss(self, velocity_SA: Tensor, draws: Draws, scale: float) -> Tensor:
-        # Of this process's own rows: the others have theirs.
-        return self.networks[-1].rows.own(draws.squared_errors(velocity_SA)).sum() * scale
-
     def _add_micro(self, batch: PackedBatch, draws: Draws, scale: float, pulse: Pulse) -> Tensor:
         part = self.parts[0]
-        with pulse.section(FORWARD):
-            part.stage.take([self._inputs(batch, draws, part.network)])
-            (velocity_SA,) = part.runner(micro=torch.zeros(()))
-            loss = self._loss(velocity_SA, draws, scale)
+        loss = self._forward(part.stage, part.runner, batch, draws, scale, pulse)
         with pulse.section(BACKWARD):
             mark_wait(part.runner, loss, pulse)
             loss.backward()

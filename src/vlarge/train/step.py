@@ -87,6 +87,9 @@ def compute_dtype(name: str, device: torch.device) -> str:
     return "bf16" if fast else "fp32"
 
 
-def precision(dtype: torch.dtype, device: torch.device) -> AbstractContextManager[None]:
-    """Matrix products in bfloat16 over fp32 master weights, or everything in fp32."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16)
+def precision(dtype: torch.dtype, device: torch.device, *, keeps_weights: bool = True) -> AbstractContextManager[None]:
+    """Matrix products in bfloat16 over fp32 master weights, or everything in fp32.
+
+    keeps_weights: whether the weights in bfloat16 stay until the end of the block, for their next use.
+    """
+    return torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16, cache_enabled=keeps_weights)

@@ -31,7 +31,7 @@ from vlarge.policy.files import write_policy
 from vlarge.recipe import Recipe
 from vlarge.train import hardware
 from vlarge.train.checkpoint import Checkpoints, Reader
-from vlarge.train.engine import Engine
+from vlarge.train.engines import TrainingEngine, make_engine, require_engine
 from vlarge.train.feeding import Share, feed_of, open_data
 from vlarge.train.fit import fit
 from vlarge.train.health import timeouts
@@ -89,6 +89,7 @@ class Trainer:
 
     def _prepare(self, recipe: Recipe, *, resume: bool) -> None:
         # All that can be refused before processes work together.
+        require_engine(recipe)
         self._check_run_dir(recipe, resume=resume)
         self.degrees = recipe.parallel.resolve(self.world.size)
         self.device = hardware.resolve_device(recipe.train.device, self.world.local_rank)
@@ -144,12 +145,12 @@ class Trainer:
     def finished(self) -> bool:
         return self.step >= self.recipe.train.steps
 
-    def _lay_out(self) -> tuple[Mesh, Engine]:
+    def _lay_out(self) -> tuple[Mesh, TrainingEngine]:
         network = self.plan.build(self.recipe.run.seed, self.device)
         for name in self.audit.dead:  # no optimizer state for it, and no process waits for its gradient
             network.get_parameter(name).requires_grad_(False)
         mesh = Mesh(self.degrees, self.world, self.device.type)
-        return mesh, Engine(
+        return mesh, make_engine(
             network, self._division, mesh, self.recipe.train, seed=self.recipe.run.seed, device=self.device
         )  # fmt: skip
 
@@ -333,7 +334,8 @@ class Trainer:
         if last is None:
             raise InputError(f"{self.run_dir} has no checkpoint to resume from; start it without --resume")
         state = self._state("")
-        self.checkpoints.load(state, last)  # in place: the tensors are those that are trained
+        self.checkpoints.load(state, last)
+        self.engine.adopt(state)
         position = state["position"]
         check_order(json.loads(position["order"]), self._order, [dataset.root for dataset in self.datasets], last)
         self.step = int(position["step"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -44,9 +44,16 @@ class Part:
 def spread(network: Network, division: Division, mesh: Mesh, c: TrainConfig, device: torch.device) -> list[Part]:
     """The stages of this process. The network is used up: all processes come with the same one, whole."""
     dtype = DTYPES[c.dtype]
+    stages = own_stages(network, division, mesh, c, device)
+    return [Part(stage, _share(stage, division, mesh, dtype)) for stage in stages]
+
+
+def own_stages(
+    network: Network, division: Division, mesh: Mesh, c: TrainConfig, device: torch.device
+) -> Iterator[Stage]:
+    """Those of this process, one after the other, not yet shared with the processes that have other samples."""
     pp, num_stages = mesh.coordinate("pp"), mesh.degrees.num_stages
     cuts = division.cut(num_stages)
-    parts = []
     for number in range(pp, num_stages, mesh.size("pp")):
         own = network if num_stages == mesh.size("pp") else copy.deepcopy(network)
         keep_layers(own, division, cuts[number])
@@ -54,18 +61,22 @@ def spread(network: Network, division: Division, mesh: Mesh, c: TrainConfig, dev
         if c.compile:
             compile_regions(own)
         recompute_layers(own, c.recompute)
-        stage = Stage(own, cuts[number], number, num_stages, partial(precision, dtype, device))
-        parts.append(Part(stage, _share(stage, division, mesh, dtype)))
-    return parts
+        yield Stage(own, cuts[number], number, num_stages, partial(precision, DTYPES[c.dtype], device))
+
+
+def run_idle_parts(network: nn.Module) -> None:
+    """Let all processes pass by every part of a network, whether or not their batches have a use for it."""
+    module: Any
+    for module in network.modules():
+        if hasattr(module, "runs_idle_parts"):
+            module.runs_idle_parts = True
 
 
 def _divide(network: Network, division: Division, mesh: Mesh) -> None:
     context, tensor = _line(mesh, "cp"), _line(mesh, "tp")
     module: Any
     if mesh.world.size > 1:
-        for module in network.modules():
-            if hasattr(module, "runs_idle_parts"):
-                module.runs_idle_parts = True
+        run_idle_parts(network)
     axes = [axis for axis in ("ep", "tp") if mesh.size(axis) > 1]
     if axes and mesh.device_mesh is not None:
         divide_experts(network, mesh.device_mesh[tuple(axes)], _line(mesh, "ep"))

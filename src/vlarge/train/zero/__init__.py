@@ -1,0 +1,1 @@
+"""DeepSpeed's ZeRO behind the trainer: an engine beside torch's, which the extra `deepspeed` installs."""
