@@ -149,8 +149,8 @@ class ParallelConfig:
         for axis in AXES:
             if axis != "dp_replicate" and (degree := getattr(self, axis)) != 1:
                 raise InputError(
-                    f'parallel.{axis} is {degree}: parallel.engine = "deepspeed" has no such axis; leave it at 1, or use'
-                    ' parallel.engine = "torch"'
+                    f'parallel.{axis} is {degree}, an axis that parallel.engine = "deepspeed" has not: leave it at 1,'
+                    ' or use parallel.engine = "torch"'
                 )
 
     @property

@@ -108,9 +108,9 @@ class ZeroState:
             return self._rows(parameter.detach())
 
     def _gathered(self, parameter: nn.Parameter, *, changed: bool = False) -> AbstractContextManager[None]:
-        from deepspeed.zero import GatheredParameters
+        import deepspeed
 
-        return GatheredParameters([parameter], modifier_rank=0 if changed else None)
+        return deepspeed.zero.GatheredParameters([parameter], modifier_rank=0 if changed else None)
 
     def _rows(self, whole: Tensor) -> Tensor:
         """This process's rows, in memory of their own; a number is everybody's."""
