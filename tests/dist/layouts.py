@@ -16,6 +16,8 @@ import torch
 from vlarge.contracts import PackedBatch, Sample, SampleId
 from vlarge.data.pack import pack
 from vlarge.models import gr00t, pi0, smolvla
+from vlarge.models.adapt import adapt
+from vlarge.models.config import ModelConfig
 from vlarge.train.config import ParallelConfig, TrainConfig
 from vlarge.train.engines import make_engine
 from vlarge.train.optim import learning_rate
@@ -46,6 +48,14 @@ MODELS: dict[str, tuple[Any, Any]] = {
     "moe": (pi0, replace(PI0, num_experts=4)),
     "gr00t": (gr00t, GROOT),
     "smolvla": (smolvla, SMOLVLA),
+    "lora": (pi0, PI0),
+    "frozen": (gr00t, GROOT),
+}
+
+
+ADAPTED = {
+    "lora": ModelConfig(freeze=("vision", "language", "expert"), lora_rank=2),
+    "frozen": ModelConfig(freeze=("vision", "language")),
 }
 
 
@@ -80,6 +90,7 @@ def run(model: str, degrees: dict[str, Any], world: World, more: dict[str, Any])
     mesh = Mesh(parallel, world, "cpu")
     torch.manual_seed(0)
     network = family.build(sizes)
+    adapt(network, ADAPTED.get(model, ModelConfig()))
     for parameter in network.parameters():  # nothing starts at zero, so that everything has a gradient
         torch.nn.init.normal_(parameter, std=0.1)
     engine = make_engine(network.train(), division, mesh, c, seed=3, device=torch.device("cpu"))

@@ -40,6 +40,8 @@ TWO_MORE = [
     (GROOT, "ep", {"ep": 2}),
     ("smolvla", "dp_shard", {"dp_shard": 2}),
     ("smolvla", "pp", {"pp": 2}),
+    *[("lora", axis, {axis: 2}) for axis in ("dp_replicate", "dp_shard", "tp", "cp", "pp")],
+    *[("frozen", axis, {axis: 2}) for axis in ("dp_replicate", "dp_shard", "tp", "cp", "pp", "ep")],
     (PI05, "dp_shard, layers recomputed", {"dp_shard": 2}, {"recompute": "layers"}),
     (MOE, "tp, layers recomputed", {"tp": 2}, {"recompute": "layers"}),
     (PI05, "pp, layers recomputed", {"pp": 2}, {"recompute": "layers"}),
