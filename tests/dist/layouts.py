@@ -83,7 +83,8 @@ def share(samples: list[Sample], mesh: Mesh, num_micro: int) -> list[PackedBatch
 
 def run(model: str, degrees: dict[str, Any], world: World, more: dict[str, Any]) -> list[list[float]]:
     family, sizes = MODELS[model]
-    c = TrainConfig(dtype="fp32", warmup_steps=2, steps=NUM_STEPS, lr=1e-2, suffixes_per_prefix=2, **more)
+    usual = {"dtype": "fp32", "warmup_steps": 2, "steps": NUM_STEPS, "lr": 1e-2, "suffixes_per_prefix": 2}
+    c = TrainConfig(**(usual | more))
     parallel = ParallelConfig(**degrees).resolve(world.size)
     division = family.division(sizes)
     division.check(num_stages=parallel.num_stages, ep=parallel.ep, cp=parallel.cp, tp=parallel.tp)

@@ -103,13 +103,24 @@ def test_eight_processes() -> None:
     check(8, EIGHT)
 
 
-def check(num_processes: int, layouts: list[Any]) -> None:
+@pytest.mark.long
+def test_bfloat16_stays_near() -> None:
+    bf16 = {"dtype": "bf16", "lr": 1e-4}  # larger steps carry the rounding of one into the next
+    layouts = [
+        (model, axis, {axis: 2}, bf16) for model in (PI05, GROOT) for axis in ("dp_replicate", "dp_shard", "tp", "cp", "pp")
+    ]
+    layouts += [(model, "ep", {"ep": 2}, bf16) for model in (MOE, GROOT)]
+    check(2, layouts, loss=1e-2, norm=5e-2)
+
+
+def check(num_processes: int, layouts: list[Any], loss: float = 1e-5, norm: float = 1e-5) -> None:
     found = compare(num_processes, layouts)
     assert [(each["model"], each["name"]) for each in found] == [(model, name) for model, name, *_ in layouts]
     for each in found:
         assert len(each["alone"]) == 5
         for one, together in zip(each["alone"], each["together"], strict=True):
-            assert together == pytest.approx(one, rel=1e-5), (each["model"], each["name"])
+            assert together[0] == pytest.approx(one[0], rel=loss), (each["model"], each["name"])
+            assert together[1] == pytest.approx(one[1], rel=norm), (each["model"], each["name"])
 
 
 def compare(num_processes: int, layouts: list[Any]) -> list[dict[str, Any]]:

@@ -33,6 +33,14 @@ class Experts(nn.Module):
         return _grouped(hidden, self.down, count_E)
 
 
+class Router(nn.Linear):
+    """How much each token is for each expert, in fp32 whatever its weights have travelled in."""
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        with full_precision(x_TD.device):
+            return F.linear(x_TD.float(), self.weight.float())
+
+
 class MixtureOfExperts(nn.Module):
     """`num_experts` gated MLPs of the given sizes, `top_k` of them for each token, weighted by the router.
 
@@ -44,15 +52,14 @@ class MixtureOfExperts(nn.Module):
     def __init__(self, c: LanguageConfig, num_experts: int, top_k: int) -> None:
         super().__init__()
         self.top_k = top_k
-        self.router = nn.Linear(c.width, num_experts, bias=False)
+        self.router = Router(c.width, num_experts, bias=False)
         self.experts = Experts(c, num_experts)
         self.register_buffer("share_E", torch.full((num_experts,), 1 / num_experts))
         self.balance_weight = 0.0  # of `imbalance` in what is minimised
         self.balance = Balance.of_none(num_experts)
 
     def forward(self, x_TD: Tensor) -> Tensor:
-        with full_precision(x_TD.device):
-            probability_TE = self.router(x_TD.float()).softmax(-1)
+        probability_TE = self.router(x_TD).softmax(-1)
         weight_TK, expert_TK = probability_TE.topk(self.top_k, -1)
         weight_TK = weight_TK / weight_TK.sum(-1, keepdim=True)
         count_E = torch.zeros_like(self.share_E).index_add(0, expert_TK.flatten(), torch.ones_like(weight_TK).flatten())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 
@@ -10,6 +11,14 @@ def rms(x_TD: Tensor, eps: float) -> Tensor:
     """x scaled to unit root mean square over its last dim, in fp32."""
     x = x_TD.float()
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+
+
+class LayerNorm(nn.LayerNorm):
+    """torch's, in fp32 whatever its weights have travelled in."""
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        weight, bias = self.weight.float(), self.bias.float()
+        return F.layer_norm(x_TD.float(), self.normalized_shape, weight, bias, self.eps)
 
 
 class RMSNorm(nn.Module):

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from vlarge.models.attention import AUTO, Segments, attend
 from vlarge.models.division import Stack
+from vlarge.models.norm import LayerNorm
 from vlarge.models.presets import Sizes
 from vlarge.models.rows import WHOLE
 
@@ -61,12 +62,12 @@ class VisionBlock(nn.Module):
         super().__init__()
         self.head_dim = c.width // c.heads
         self.attend = attend
-        self.norm1 = nn.LayerNorm(c.width, eps=1e-6)
+        self.norm1 = LayerNorm(c.width, eps=1e-6)
         self.q = nn.Linear(c.width, c.width)
         self.k = nn.Linear(c.width, c.width)
         self.v = nn.Linear(c.width, c.width)
         self.o = nn.Linear(c.width, c.width)
-        self.norm2 = nn.LayerNorm(c.width, eps=1e-6)
+        self.norm2 = LayerNorm(c.width, eps=1e-6)
         self.mlp = FeedForward(c.width, c.mlp)
 
     def forward(self, x_TD: Tensor, segments: Segments) -> Tensor:
@@ -85,7 +86,7 @@ class VisionTower(nn.Module):
         self.patch_embed = nn.Linear(3 * c.patch**2, c.width)
         self.positions = nn.Parameter(grid_positions(c.image_size // c.patch, c.width))
         self.blocks = nn.ModuleList(VisionBlock(c) for _ in range(c.depth))
-        self.norm = nn.LayerNorm(c.width, eps=1e-6)
+        self.norm = LayerNorm(c.width, eps=1e-6)
         self.rows = WHOLE
 
     def forward(self, images_NHWC: Tensor, attention: str = AUTO) -> Tensor:

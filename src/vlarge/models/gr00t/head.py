@@ -17,6 +17,7 @@ from vlarge.models.gr00t.embodiment import ActionEncoder, EmbodimentMLP
 from vlarge.models.gr00t.layout import GrootLayout
 from vlarge.models.gr00t.transformer import NORM_EPS, FeatureBlock
 from vlarge.models.language import KeysValues
+from vlarge.models.norm import LayerNorm
 from vlarge.models.rows import WHOLE
 
 
@@ -38,7 +39,7 @@ class Head(nn.Module):
         super().__init__()
         self.config = c
         width, robots = c.dit_width, c.num_embodiments
-        self.norm = nn.LayerNorm(c.width, eps=NORM_EPS)
+        self.norm = LayerNorm(c.width, eps=NORM_EPS)
         self.blocks = nn.ModuleList(FeatureBlock(c.width, c.vl_heads) for _ in range(c.vl_depth))
         self.state_encoder = EmbodimentMLP(robots, c.max_state_dim, c.head_width, width)
         self.action_encoder = ActionEncoder(robots, c.max_action_dim, width)

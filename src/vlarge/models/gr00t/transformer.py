@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from vlarge.models.attention import Segments, attend
 from vlarge.models.language import KeysValues
+from vlarge.models.norm import LayerNorm
 from vlarge.models.vision import FeedForward
 
 NORM_EPS = 1e-5
@@ -43,9 +44,9 @@ class FeatureBlock(nn.Module):
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.norm1 = nn.LayerNorm(width, eps=NORM_EPS)
+        self.norm1 = LayerNorm(width, eps=NORM_EPS)
         self.attention = Attention(width, width, heads, width // heads)
-        self.norm2 = nn.LayerNorm(width, eps=NORM_EPS)
+        self.norm2 = LayerNorm(width, eps=NORM_EPS)
         self.mlp = FeedForward(width, 4 * width)
 
     def forward(self, x_VD: Tensor, segments: Segments) -> Tensor:

@@ -40,18 +40,16 @@ def _sum(bucket: dist.GradBucket) -> Future[Any]:
 
 def shard(
     root: nn.Module,
-    units: Sequence[tuple[nn.Module, DeviceMesh]],
+    units: Sequence[tuple[nn.Module, DeviceMesh, torch.dtype]],
     mesh: DeviceMesh,
-    dtype: torch.dtype,
     pulse: Pulse,
 ) -> None:
     """Divide parameters, gradients and optimizer state: those of each unit, and last what is left of the root.
 
-    dtype: of matrix products. The units' weights travel in it; gradients are summed in fp32. pulse: is told of the
-    waiting.
+    Each unit says in what its weights travel; gradients are summed in fp32. pulse: is told of the waiting.
     """
-    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
-    for unit, own_mesh in units:
+    for unit, own_mesh, dtype in units:
+        policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
         fully_shard(unit, mesh=own_mesh, mp_policy=KEPT if dtype == torch.float32 else policy)
     fully_shard(root, mesh=mesh, mp_policy=KEPT)
     for module in root.modules():

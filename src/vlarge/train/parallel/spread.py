@@ -15,6 +15,7 @@ from torch.distributed.fsdp import register_fsdp_forward_method
 
 from vlarge.models.compute import compile_regions, recompute_layers
 from vlarge.models.division import Division, NumRows, Stack
+from vlarge.models.moe import Experts
 from vlarge.models.network import PolicyNetwork
 from vlarge.train.config import TrainConfig
 from vlarge.train.parallel.collectives import Line
@@ -119,11 +120,13 @@ def _share(stage: Stage, division: Division, mesh: Mesh, dtype: torch.dtype) -> 
         return stage
     whole = _data_mesh(mesh, "dp_shard", "ep", "cp")
     experts = _data_mesh(mesh, "dp_shard", "cp")
-    units: list[tuple[nn.Module, DeviceMesh]] = []
+    units: list[tuple[nn.Module, DeviceMesh, torch.dtype]] = []
     if mesh.size("ep") > 1:
-        units += [(module, experts) for module in stage.network.modules() if isinstance(module, TRAVELLERS)]
+        for module in stage.network.modules():
+            if isinstance(module, TRAVELLERS):  # what robots have of their own is multiplied in fp32 at its ends
+                units.append((module, experts, dtype if isinstance(module, Experts) else torch.float32))
     layers = _layers(stage.network, division.stacks)
-    shard(stage, [*units, *((layer, whole) for layer, _ in layers)], whole, dtype, mesh.world.pulse)
+    shard(stage, [*units, *((layer, whole, dtype) for layer, _ in layers)], whole, mesh.world.pulse)
     for layer, stack in layers:
         for method in stack.num_rows.keys() - {"forward"}:
             register_fsdp_forward_method(layer, method)
