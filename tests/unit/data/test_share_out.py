@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vlarge.contracts import InputError
-from vlarge.data.pack import micro_batches, share_out
+from vlarge.data.pack import even_batches, micro_batches, share_out
 
 COSTS = st.lists(st.integers(1, 60), min_size=1, max_size=80).map(np.array)
 
@@ -47,6 +47,16 @@ def test_micro_batches_hold_everything_once_within_the_budget(costs: np.ndarray,
     assert all(costs[members].sum() <= budget for members in batches)
     # First-fit decreasing needs at most 11/9 of the least possible number, and one.
     assert len(batches) <= 11 / 9 * max(1, -(-costs.sum() // budget)) * 2 + 1
+
+
+@given(costs=COSTS, count=st.integers(1, 12))
+@settings(max_examples=100, deadline=None)
+def test_even_batches_hold_everything_once_and_differ_by_a_sample_at_most(costs: np.ndarray, count: int) -> None:
+    batches = even_batches(costs, count)
+    assert len(batches) == count
+    assert sorted(i for members in batches for i in members) == list(range(len(costs)))
+    work = [int(costs[members].sum()) for members in batches]
+    assert max(work) - min(work) <= costs.max()
 
 
 def test_a_sample_beyond_the_budget_is_refused() -> None:

@@ -370,6 +370,7 @@ SIZES = st.lists(st.integers(0, 12), min_size=1, max_size=5).filter(sum)
     ranks_per_node=st.sampled_from([1, 2]),
     batch_size=st.integers(8, 20),
     budget=st.sampled_from([0, 60, 200]),
+    micro=st.sampled_from([1, 1, 2, 6]),
     start_step=st.integers(0, 9),
 )
 @settings(max_examples=10, deadline=None)
@@ -384,6 +385,7 @@ def test_a_global_batch_is_the_same_on_any_ranks_and_workers_from_any_start(
     ranks_per_node: int,
     batch_size: int,
     budget: int,
+    micro: int,
     start_step: int,
 ) -> None:
     keys = ("observation.images.top", "observation.images.wrist")
@@ -395,7 +397,7 @@ def test_a_global_batch_is_the_same_on_any_ranks_and_workers_from_any_start(
     num_nodes = world // ranks_per_node
     settings = {
         "size": 4, "batch_size": batch_size, "clip_frames": shuffle[0], "window_samples": shuffle[1],
-        "num_threads": workers, "budget_tokens": budget,
+        "num_threads": workers, "budget_tokens": budget, "micro_batches": micro,
         "weights": tuple(1.0 + uneven * k for k in range(len(memories))),
     }  # fmt: skip
     feed = replace(feed_of(*memories, **settings), start_step=start_step)
@@ -406,7 +408,8 @@ def test_a_global_batch_is_the_same_on_any_ranks_and_workers_from_any_start(
             batches = [batch for ready in readies if ready for batch in ready.batches]
             wanted = expected_ids(feed, memories, step * batch_size, (step + 1) * batch_size)
             assert sorted(ids(batches)) == sorted(wanted)
-            assert len({len(ready.batches) for ready in readies if ready}) == 1  # equally many micro-batches
+            (num_micro,) = {len(ready.batches) for ready in readies if ready}  # equally many micro-batches
+            assert num_micro % micro == 0
             for node, ready in zip([n for n in nodes for _ in range(ranks_per_node)], readies, strict=True):
                 assert ready is not None
                 check_images(node.arena.view(ready.slot, (sum(ready.num_images), 4, 4, 3)), ready.batches)
