@@ -7,6 +7,7 @@ read, so that all ranks have equal work, none exceeds its budget and nothing is 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 
 import numpy as np
 
@@ -103,13 +104,35 @@ def _nodes(costs: np.ndarray, homes: np.ndarray, num_nodes: int, ranks_per_node:
     return nodes
 
 
-def even_batches(costs: np.ndarray, count: int) -> list[list[int]]:
-    """Sample numbers of each of `count` micro-batches of as equal cost as can be; some are empty with few samples.
+def equal_counts(costs: Sequence[np.ndarray], budget: int, multiple: int) -> list[list[list[int]]]:
+    """Sample numbers of each micro-batch of each rank: all ranks run equally many, empty ones first where need be.
+
+    costs: of each rank's samples. budget: tokens of a micro-batch, 0 for no bound. multiple: above 1, of a pipeline,
+    which wants them alike: so many of equal cost, or more where evenness would break the budget.
+    """
+    split = [micro_batches(own, budget) for own in costs]
+    most = max(map(len, split))
+    if multiple > 1:
+        return _evenly(costs, budget, multiple, most)
+    return [[list[int]()] * (most - len(parts)) + parts for parts in split]
+
+
+def _evenly(costs: Sequence[np.ndarray], budget: int, multiple: int, least: int) -> list[list[list[int]]]:
+    for times in count(-(-least // multiple)):
+        split = [even_batches(own, times * multiple) for own in costs]
+        most = max(own[members].sum() for own, parts in zip(costs, split, strict=True) for members in parts)
+        if not budget or most <= budget:
+            break
+    return split
+
+
+def even_batches(costs: np.ndarray, num: int) -> list[list[int]]:
+    """Sample numbers of each of `num` micro-batches of as equal cost as can be; some are empty with few samples.
 
     Longest processing time first, as in `share_out`.
     """
-    bins: list[list[int]] = [[] for _ in range(count)]
-    load = [0] * count
+    bins: list[list[int]] = [[] for _ in range(num)]
+    load = [0] * num
     for i in np.argsort(-costs, kind="stable").tolist():
         lightest = load.index(min(load))
         bins[lightest].append(i)

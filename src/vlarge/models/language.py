@@ -77,9 +77,10 @@ class Query(nn.Module):
 
 
 class GatedMLP(nn.Module):
-    """The gated feed-forward part."""
+    """The gated feed-forward part. cpu_rows: that a CPU works on at a time."""
 
     is_row_wise = True
+    cpu_rows = CPU_ROWS
 
     def __init__(self, c: LanguageConfig) -> None:
         super().__init__()
@@ -89,8 +90,8 @@ class GatedMLP(nn.Module):
         self.down = nn.Linear(c.mlp, c.width, bias=False)
 
     def forward(self, x_TD: Tensor) -> Tensor:
-        if x_TD.device.type == "cpu" and len(x_TD) > CPU_ROWS:
-            return torch.cat([self._rows(part) for part in x_TD.split(CPU_ROWS)])
+        if x_TD.device.type == "cpu" and len(x_TD) > self.cpu_rows:
+            return torch.cat([self._rows(part) for part in x_TD.split(self.cpu_rows)])
         return self._rows(x_TD)
 
     def _rows(self, x_TD: Tensor) -> Tensor:

@@ -118,6 +118,12 @@ class ParallelConfig:
             )
         return known
 
+    def check_batch(self, batch_size: int) -> None:
+        """Raise InputError where a global batch has too few samples to share out. Every degree is stated."""
+        if batch_size < self.num_data:
+            whose = "processes" if self.num_data == self.num_processes else "groups of processes"
+            raise InputError(f"train.batch_size is {batch_size}, which {self.num_data} {whose} cannot share")
+
     def _check_schedule(self) -> None:
         if self.schedule not in SCHEDULES:
             raise InputError(f"parallel.schedule is {self.schedule!r}; use {' or '.join(map(repr, SCHEDULES))}")

@@ -74,7 +74,7 @@ class Engine(MicroBatches):
         the weights stay as they are.
         """
         with self.mesh.world.pulse.section(EXCHANGE):
-            norm = self._norm()
+            norm = self.norm()
         self.optimizer.update(lr, self.config.clip_norm, norm)
         self.ema.update(step)
         return norm
@@ -91,7 +91,8 @@ class Engine(MicroBatches):
     def adopt(self, state: dict[str, Any]) -> None:
         """Nothing is left to do: what was loaded into are the tensors themselves."""
 
-    def _norm(self) -> Tensor:
+    def norm(self) -> Tensor:
+        """Of the whole gradient, once all micro-batches are done."""
         finish_gradients(self.parameters)
         norm = squared_norm(self.parameters)
         if self.mesh.size("pp") > 1:

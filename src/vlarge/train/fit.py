@@ -59,24 +59,33 @@ class Plan:
             model = build_model(self.sizes, device)
             model.embed_in_order(self.preparations[0].tokenizer.ordered_ids)
         model.attention = self.model.attention
-        return self._adapted(model)
+        return _adapted(model, self.model)
 
     def audit(self, num_draws: int) -> Audit:
         """What of it is trained, on one sample of each dataset; nothing is computed. Raises InputError for nothing."""
-        family, batch = find_family(self.model.name), pack([_blank_sample(each) for each in self.preparations])
-        model = self._adapted(build_model(self.sizes, torch.device("meta")))
-        flops = family.forward_flops(self.sizes, batch, num_draws)
-        found = audit(model, batch, flops, num_draws)
-        if not any(found.trainable.values()):
-            raise InputError(
-                "nothing is left to train: leave a part out of model.freeze that the dataset has a use for, or set"
-                " model.lora_rank"
-            )
-        return found
+        return audit_samples(self.model, self.sizes, [blank_sample(each) for each in self.preparations], num_draws)
 
-    def _adapted(self, model: PolicyNetwork[Any, Any]) -> PolicyNetwork[Any, Any]:
-        adapt(model, self.model)
-        return model.train()
+
+def audit_samples(model: ModelConfig, sizes: Sizes, samples: Sequence[Sample], num_draws: int) -> Audit:
+    """What of a network is trained on such samples; nothing is computed. Raises InputError for nothing."""
+    flops = find_family(model.name).forward_flops(sizes, pack(samples), num_draws)
+    found = audit(sized_network(model, sizes), pack(samples), flops, num_draws)
+    if not any(found.trainable.values()):
+        raise InputError(
+            "nothing is left to train: leave a part out of model.freeze that the dataset has a use for, or set"
+            " model.lora_rank"
+        )
+    return found
+
+
+def sized_network(model: ModelConfig, sizes: Sizes) -> PolicyNetwork[Any, Any]:
+    """The network as it is trained, on torch's meta device: sizes, and no weights."""
+    return _adapted(build_model(sizes, torch.device("meta")), model)
+
+
+def _adapted(network: PolicyNetwork[Any, Any], model: ModelConfig) -> PolicyNetwork[Any, Any]:
+    adapt(network, model)
+    return network.train()
 
 
 @dataclass(frozen=True)
@@ -133,11 +142,12 @@ def fit(recipe: Recipe, datasets: Sequence[Dataset]) -> Plan:
     )
 
 
-def _blank_sample(p: Preparation) -> Sample:
+def blank_sample(p: Preparation, task: str = "") -> Sample:
+    """A sample with all that a preparation gives one, and nothing in it."""
     state_A = np.zeros(p.state_normalizer.dim, np.float32)
     picture = np.zeros((p.image_size, p.image_size, 3), np.uint8)
     images = dict.fromkeys(p.cameras, picture)
-    ids = p.prompt_ids("", state_A[None], len(images))[0]
+    ids = p.prompt_ids(task, state_A[None], len(images))[0]
     actions_SA = np.zeros((p.action_horizon, p.action_normalizer.dim), np.float32)
     return Sample(SampleId(0, 0, 0), images, ids, state_A, actions_SA, p.embodiment)
 
@@ -153,7 +163,7 @@ def _sizes(model: ModelConfig, init: PolicyFiles | None, tokenizer: Tokenizer, d
 
 
 def _check_marks(sizes: Sizes, preparations: Sequence[Preparation]) -> None:
-    if not all(sizes.finds_images(_blank_sample(each).prompt_ids, len(each.cameras)) for each in preparations):
+    if not all(sizes.finds_images(blank_sample(each).prompt_ids, len(each.cameras)) for each in preparations):
         raise InputError(
             "the tokenizer has another mark for images than the model replaces by them: set data.tokenizer to the one"
             " that the model was made for"

@@ -84,5 +84,5 @@ class MicroBatches:
         """The loss of a micro-batch. runner: what runs the stage, which is the whole network here."""
         with pulse.section(FORWARD):
             stage.take([self._inputs(batch, draws, stage.network)])
-            (velocity_SA,) = runner(micro=torch.zeros(()))
+            (velocity_SA,) = runner(micro=torch.zeros((), dtype=torch.int64))
             return self._loss(velocity_SA, draws, scale)

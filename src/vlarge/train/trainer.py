@@ -272,13 +272,8 @@ class Trainer:
             check_vacant(self.run_dir)
 
     def _check_batch(self) -> None:
-        c, num_data = self.recipe.train, self.degrees.num_data
-        if c.batch_size < num_data:
-            raise InputError(
-                f"train.batch_size is {c.batch_size}, which {num_data} "
-                + ("processes" if num_data == self.world.size else "groups of processes")
-                + " cannot share"
-            )
+        c = self.recipe.train
+        self.degrees.check_batch(c.batch_size)
         if c.recompute not in AMOUNTS:
             raise InputError(f"train.recompute is {c.recompute!r}; use {', '.join(map(repr, AMOUNTS))}")
         if c.max_time_s and not c.warmup_steps:

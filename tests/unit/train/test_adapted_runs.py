@@ -16,7 +16,7 @@ from vlarge.data.pack import pack
 from vlarge.models.adapt import ADAPTERS, merged
 from vlarge.policy.load import load_policy
 from vlarge.recipe import Recipe
-from vlarge.train.fit import _blank_sample
+from vlarge.train.fit import blank_sample
 from vlarge.train.trainer import Trainer
 
 
@@ -100,7 +100,7 @@ def test_the_audit_counts_and_finds_nothing_dead(small: Recipe) -> None:
     audit = trainer.audit
     assert audit.dead == ()
     assert sum(audit.trainable.values()) == sum(p.numel() for p in trainer.model.parameters())
-    batch = pack([_blank_sample(trainer.plan.preparations[0])])
+    batch = pack([blank_sample(trainer.plan.preparations[0])])
     flops = trainer._family.forward_flops(trainer.plan.sizes, batch, small.train.suffixes_per_prefix)
     assert audit.forward_flops == flops > 0
     assert audit.lines()[2] == "dead       none"

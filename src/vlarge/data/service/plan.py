@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import count
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +17,7 @@ import numpy as np
 from vlarge.data.frame_cache import FrameCache
 from vlarge.data.index import Dataset
 from vlarge.data.mixture import Mixture
-from vlarge.data.pack import even_batches, micro_batches, share_out
+from vlarge.data.pack import equal_counts, share_out
 from vlarge.data.transforms import Preparation
 
 
@@ -245,36 +244,23 @@ class Plan:
         grid = self._block_steps, self.batch_size
         return _Block(samples.reshape(*grid, 3), shapes.reshape(*grid, 3), costs.reshape(grid), homes.reshape(grid))
 
-    def _evenly(self, costs: list[np.ndarray], least: int) -> list[list[list[int]]]:
-        # Of each rank; more of them where evenness would break the budget.
-        for multiple in count(-(-least // self.micro_batches)):
-            split = [even_batches(own, multiple * self.micro_batches) for own in costs]
-            most = max(own[members].sum() for own, parts in zip(costs, split, strict=True) for members in parts)
-            if not self.budget_tokens or most <= self.budget_tokens:
-                break
-        return split
-
     def _lay_out(self, step: int, shapes: np.ndarray, costs: np.ndarray, ranks: np.ndarray) -> Layout:
         num_ranks = self.node.num_nodes * self.node.ranks_per_node
         owned = [np.flatnonzero(ranks == rank) for rank in range(num_ranks)]
-        split = [micro_batches(costs[own], self.budget_tokens) for own in owned]
-        num_micro = max(map(len, split))  # ranks run equally many: empty ones first where need be
-        if self.micro_batches > 1:  # of a pipeline, which wants all of them alike
-            split = self._evenly([costs[own] for own in owned], num_micro)
-            num_micro = len(split[0])
+        split = equal_counts([costs[own] for own in owned], self.budget_tokens, self.micro_batches)
         batches = [[own[members] for members in parts] for own, parts in zip(owned, split, strict=True)]
         first = self.node.number * self.node.ranks_per_node
         places: list[Place | None] = [None] * len(ranks)
         sizes = []
         for rank, own_batches in enumerate(batches[first : first + self.node.ranks_per_node]):
-            own_sizes = [(0, 0)] * num_micro
-            for number, members in enumerate(own_batches, num_micro - len(own_batches)):
+            own_sizes = []
+            for number, members in enumerate(own_batches):
                 ordered = members[np.lexsort((members, *shapes[members].T[::-1]))]
                 images = shapes[ordered, 0]
                 firsts = (np.cumsum(images) - images).tolist()
                 for row, (i, first_image) in enumerate(zip(ordered.tolist(), firsts, strict=True)):
                     places[i] = Place(step, rank, number, row, first_image)
-                own_sizes[number] = len(ordered), int(images.sum())
+                own_sizes.append((len(ordered), int(images.sum())))
             sizes.append(tuple(own_sizes))
         return Layout(tuple(places), tuple(sizes))
 

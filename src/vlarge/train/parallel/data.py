@@ -33,9 +33,15 @@ def replicate(model: nn.Module) -> nn.Module:
 
 
 def _sum(bucket: dist.GradBucket) -> Future[Any]:
-    work = dist.all_reduce(bucket.buffer(), async_op=True)
+    summed = bucket.buffer()
+    work = dist.all_reduce(summed, async_op=True)
     assert work is not None
-    return work.get_future().then(lambda done: done.value()[0])
+
+    def after(done: Future[Any]) -> Tensor:
+        done.value()  # raises what went wrong
+        return summed
+
+    return work.get_future().then(after)
 
 
 def shard(

@@ -58,7 +58,7 @@ class Mesh:
             return None
         ranks = range(self.world.size)
         shares = [[r for r in ranks if data_rank(self.degrees, r) == share] for share in range(self.degrees.num_data)]
-        group, _ = dist.new_subgroups_by_enumeration(shares, backend="gloo")
+        group, _ = dist.new_subgroups_by_enumeration(shares, backend=self.world.cpu_backend)
         return group
 
     @cached_property
@@ -68,7 +68,7 @@ class Mesh:
             return None
         ranks = range(self.world.size)
         stages = [[r for r in ranks if coordinates(self.degrees, r)["pp"] == pp] for pp in range(self.degrees.pp)]
-        group, _ = dist.new_subgroups_by_enumeration(stages, backend="gloo")
+        group, _ = dist.new_subgroups_by_enumeration(stages, backend=self.world.cpu_backend)
         return group
 
 

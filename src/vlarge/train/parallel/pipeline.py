@@ -60,7 +60,8 @@ class Stage(nn.Module):
             stream = tuple(x[:n] for x, n in zip(stream, rows, strict=True))
         stream = self.network.advance(stream, self.layers, inputs)
         going = (self.network.leave(stream, inputs),) if self.is_last else stream
-        return tuple(F.pad(x, (0, 0, 0, n - len(x))) for x, n in zip(going, self.leaving, strict=True))
+        # Conditions may be in the precision of products; what is received was announced in fp32.
+        return tuple(F.pad(x.float(), (0, 0, 0, n - len(x))) for x, n in zip(going, self.leaving, strict=True))
 
     def _rows(self, inputs: Inputs[Any], layer: int) -> tuple[int, ...]:
         rows = self.network.rows

@@ -23,7 +23,8 @@ class World:
     """rank of size; local_rank of local_size on this node picks the device.
 
     pulse: what this process is doing; it knows of each wait for the others here. launch: a name that all starts of one
-    torchrun share; empty without it. meeting: the store of this start's processes.
+    torchrun share; empty without it. meeting: the store of this start's processes. cpu_backend: torch's name of what
+    groups send tensors by that lie on the CPU.
     """
 
     rank: int = 0
@@ -33,6 +34,7 @@ class World:
     pulse: Pulse = field(default_factory=Pulse, compare=False)
     launch: str = ""
     meeting: dist.Store = field(default_factory=dist.HashStore, compare=False)
+    cpu_backend: str = "gloo"
 
     @property
     def is_main(self) -> bool:
