@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vlarge.cli.arguments import split
+from vlarge.cli.arguments import CommandLine, split
+from vlarge.contracts import InputError
 
 if TYPE_CHECKING:
     from vlarge.recipe import Recipe
@@ -25,11 +26,14 @@ checkpoints/.
   --table.key V    one setting, for instance --data.path my_dataset --train.steps 2000 --run.dir runs/mine
   --resume         continue the run in --run.dir from its last checkpoint, bit for bit, or from its
                    beginning where it ended before the first one; --resume=auto begins where there is none
+  --dry-run        train nothing: say what --world-size N processes would hold and send, or why they cannot start;
+                   --json for machines
 
 LeRobot's --dataset.repo_id, --dataset.root, --policy.path, --batch_size, --steps, --output_dir and --seed work too.
 
 Example: vlarge train recipes/finetune.toml --data.path my_dataset --run.dir runs/mine
 On two processes: torchrun --nproc-per-node 2 -m vlarge train recipes/finetune.toml --data.path my_dataset
+Before a thousand: vlarge train recipes/pi05_base.toml --dry-run --world-size 1024 --parallel.tp 8
 With --max-restarts 10 torchrun starts all of them again when one has died; the run goes on from its last checkpoint.
 
 Settings and their defaults:
@@ -44,10 +48,40 @@ def run(argv: Sequence[str]) -> int:
         return 0
     from vlarge.data.index import require_dataset
 
-    line = split(argv, {"resume": bool})
+    line = split(argv, {"resume": bool, "dry_run": bool, "world_size": int, "json": bool})
     recipe = line.recipe()
+    if line.has("dry_run"):
+        return _dry_run(recipe, line)
+    if alone := [name for name in ("world_size", "json") if name in line.flags]:
+        raise InputError(f"--{alone[0].replace('_', '-')} belongs to --dry-run: add that, or leave it out")
     require_dataset(recipe.data)  # a mistake is told at once; the rest takes seconds to load
     return _train(recipe, line.flags.get("resume", "false"))
+
+
+def _dry_run(recipe: Recipe, line: CommandLine) -> int:
+    world_size = _world_size(line)
+    from vlarge.cli.show import print_json, print_table, progress
+    from vlarge.train.dry_run import report
+    from vlarge.train.dry_run.forecast import forecast
+
+    with progress("dry run", recipe.parallel.pp) as tell:
+        found = forecast(recipe, world_size, tell)
+    if line.has("json"):
+        print_json(report.as_json(found))
+        return 0
+    print("\n".join(report.headline(found)))
+    for table in (report.memory_table(found), report.traffic_table(found)):
+        print_table(*table)
+    print(report.LEGEND)
+    return 0
+
+
+def _world_size(line: CommandLine) -> int:
+    text = line.flags.get("world_size", "")
+    if not text.isdecimal() or not int(text):
+        given = f"--world-size is {text!r}" if text else "--dry-run does not say of how many processes"
+        raise InputError(f"{given}: give their number, as --world-size 1024")
+    return int(text)
 
 
 def _train(recipe: Recipe, resume: str) -> int:

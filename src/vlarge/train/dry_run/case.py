@@ -14,6 +14,7 @@ from vlarge.data.check import require_trainable
 from vlarge.data.index import Dataset
 from vlarge.data.pack import equal_counts, pack, share_out
 from vlarge.data.transforms import Preparation
+from vlarge.models.audit import Audit
 from vlarge.models.config import ModelConfig
 from vlarge.models.network import PolicyNetwork
 from vlarge.models.presets import Sizes
@@ -29,20 +30,20 @@ CAMERAS, TEXT_TOKENS, DIMS = 3, 64, 7  # of a sample of no dataset: one arm with
 @dataclass(frozen=True)
 class Case:
     """samples: one for each dataset, with every camera, the longest task and all action steps; shares: of each in a
-    batch. dead: parameters that no loss depends on. assumed: what was not at hand, in words.
+    batch. audit: what of the model is trained on them. assumed: what was not at hand, in words.
     """
 
     model: ModelConfig
     sizes: Sizes
     samples: tuple[Sample, ...]
     shares: tuple[float, ...]
-    dead: tuple[str, ...]
+    audit: Audit
     assumed: tuple[str, ...] = ()
 
     def network(self) -> PolicyNetwork[Any, Any]:
         """As it is trained, on torch's meta device."""
         network = sized_network(self.model, self.sizes)
-        for name in self.dead:
+        for name in self.audit.dead:
             network.get_parameter(name).requires_grad_(False)
         return network
 
@@ -68,9 +69,7 @@ def shared_out(case: Case, c: TrainConfig, degrees: ParallelConfig) -> list[list
     ranks = share_out(costs, np.arange(len(costs)), 1, degrees.num_data)
     owned = [np.flatnonzero(ranks == rank) for rank in range(degrees.num_data)]
     split = equal_counts([costs[own] for own in owned], c.micro_batch_tokens, degrees.num_micro)
-    return [
-        [[samples[i] for i in own[members]] for members in parts] for own, parts in zip(owned, split, strict=True)
-    ]
+    return [[[samples[i] for i in own[members]] for members in parts] for own, parts in zip(owned, split, strict=True)]
 
 
 def packed(micro_batches: Sequence[Sequence[Sample]]) -> list[PackedBatch]:
@@ -88,8 +87,8 @@ def case_of(recipe: Recipe) -> Case:
         require_trainable(dataset)
     plan = fit(recipe, datasets)
     samples = tuple(_longest(p, dataset) for p, dataset in zip(plan.preparations, datasets, strict=True))
-    dead = audit_samples(plan.model, plan.sizes, samples, recipe.train.suffixes_per_prefix).dead
-    return Case(plan.model, plan.sizes, samples, tuple(part.weight for part in recipe.data.parts()), dead)
+    audit = audit_samples(plan.model, plan.sizes, samples, recipe.train.suffixes_per_prefix)
+    return Case(plan.model, plan.sizes, samples, tuple(part.weight for part in recipe.data.parts()), audit)
 
 
 def _missing(recipe: Recipe) -> str:
@@ -118,7 +117,7 @@ def _assumed(recipe: Recipe, missing: str) -> Case:
     ]
     if model.init:
         words.append(f"sizes of model.preset {model.preset!r}, for those of model.init")
-    return Case(model, sizes, (sample,), (1.0,), audit.dead, tuple(words))
+    return Case(model, sizes, (sample,), (1.0,), audit, tuple(words))
 
 
 def _sample(sizes: Sizes, cameras: Sequence[str]) -> Sample:

@@ -33,7 +33,9 @@ class Memory(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._known: dict[int, tuple[int, Any]] = {}  # id of a storage -> its number, and a reference that tells its end
+        self._known: dict[
+            int, tuple[int, Any]
+        ] = {}  # id of a storage -> its number, and a reference that tells its end
         self._sizes: list[int] = []  # by number
         self._events: list[tuple[int, int]] = []  # number, bytes that came or went
         self._in_flight: set[int] = set()

@@ -97,9 +97,10 @@ def _engine(
 ) -> Engine:
     if _is_copied(mesh):
         imagined.bring(network)
-    with imagined:
+        with imagined:
+            engine = Engine(network, division, mesh, c, seed=0, device=CPU)
+    else:  # brought later, because FSDP cuts every parameter into as many pieces as there are processes
         engine = Engine(network, division, mesh, c, seed=0, device=CPU)
-    if not _is_copied(mesh):  # later, because FSDP cuts every parameter into as many pieces as there are processes
         for part in engine.parts:
             imagined.bring(part.stage)
     for each in engine.networks:

@@ -54,8 +54,13 @@ class Row(NamedTuple):
 
     axes: tuple[str, ...]
     kind: str
-    count: int
+    num_calls: int
     num_bytes: int
+
+
+def place(row: Sequence[Any]) -> tuple[list[int], str]:
+    """What rows are sorted by: their axes, then their kind, which come first in a row."""
+    return [AXES.index(axis) for axis in row[0]], row[1]
 
 
 class Traffic(TorchDispatchMode):
@@ -77,8 +82,8 @@ class Traffic(TorchDispatchMode):
 
     def rows(self) -> tuple[Row, ...]:
         """What was counted, in the order of the axes."""
-        found = [Row(*key, count, self._bytes[key]) for key, count in self._counts.items()]
-        return tuple(sorted(found, key=lambda row: ([AXES.index(axis) for axis in row.axes], row.kind)))
+        found = [Row(*key, num_calls, self._bytes[key]) for key, num_calls in self._counts.items()]
+        return tuple(sorted(found, key=place))
 
     def _add(self, name: str, args: Sequence[Any]) -> None:
         if name in NO_CALLS:
@@ -109,5 +114,5 @@ def num_bytes(tensors: Iterable[Tensor]) -> int:
 
 def _ranks(group: Any) -> tuple[int, ...]:
     # Of a group as an operator takes it: boxed, or by its name.
-    found = _resolve_process_group(group) if isinstance(group, str) else dist.ProcessGroup.unbox(group)
+    found: Any = _resolve_process_group(group) if isinstance(group, str) else dist.ProcessGroup.unbox(group)  # type: ignore[arg-type]
     return tuple(dist.get_process_group_ranks(found))

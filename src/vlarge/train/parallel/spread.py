@@ -137,8 +137,7 @@ def _data_mesh(mesh: Mesh, *axes: str) -> DeviceMesh:
     row = mesh.along(*axes)
     if mesh.size("dp_replicate") == 1 or mesh.device_mesh is None:
         return row
-    assert row.mesh_dim_names is not None
-    return mesh.device_mesh["dp_replicate", row.mesh_dim_names[0]]
+    return DeviceMesh._concatenate([mesh.along("dp_replicate"), row])
 
 
 def _layers(network: nn.Module, stacks: Sequence[Stack]) -> list[tuple[nn.Module, Stack]]:

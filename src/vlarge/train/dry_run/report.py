@@ -1,0 +1,115 @@
+"""A forecast in words and tables, and as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from vlarge.train.config import AXES
+from vlarge.train.dry_run.forecast import Forecast, RankForecast
+from vlarge.train.dry_run.rehearsal import Bytes
+from vlarge.train.dry_run.traffic import place
+
+HELD = {
+    "parameters": "weights", "gradients": "gradients", "optimizer": "optimizer", "ema": "EMA",
+    "activations": "activations", "in_flight": "in flight", "total": "total",
+}  # fmt: skip
+MOST = "◀"
+MOST_RANKS = 4  # whose traffic stands side by side
+LEGEND = """\
+in flight: weights gathered by FSDP, and their gradients before they are scattered. Not counted: the driver's and NCCL's
+own memory, and gaps of the allocator. Of collectives the gathered, reduced or exchanged whole is counted."""
+
+
+class Table(NamedTuple):
+    """title, columns, rows of cells."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+
+
+def headline(f: Forecast) -> list[str]:
+    """What was asked, and what was assumed."""
+    c = f.recipe
+    mesh = " x ".join(f"{axis} {getattr(f.parallel, axis)}" for axis in AXES if getattr(f.parallel, axis) > 1)
+    model = f"{c.model.name} {c.model.init or c.model.preset}"
+    lines = [
+        f"{model}: {f.num_parameters / 1e9:.3g} billion parameters, {f.num_trained / 1e9:.3g} trained,"
+        f" {c.train.dtype}{', layers run again' if c.train.recompute else ''}",
+        f"{f.parallel.num_processes} processes: {mesh or 'alone'}; {c.train.batch_size} samples a step,"
+        f" {f.worst.num_samples} on a process, micro-batches: {f.worst.num_micro}",
+    ]
+    return lines + [f"assumed: {each}" for each in f.assumed]
+
+
+def memory_table(f: Forecast) -> Table:
+    """A row for each rank; the one that needs most is marked."""
+    rows = []
+    for each in f.ranks:
+        cells = [size(getattr(each.held, name)) for name in HELD]
+        rows.append([_name(each), *cells, MOST if each is f.worst and len(f.ranks) > 1 else ""])
+    return Table("memory of a process, at most", ["rank", *HELD.values(), ""], rows)
+
+
+def traffic_table(f: Forecast) -> Table:
+    """A row for each kind of collective along the same axes, beside each other for few ranks, else of the worst."""
+    ranks = f.ranks if len(f.ranks) <= MOST_RANKS else (f.worst,)
+    kinds = sorted({row[:2] for each in ranks for row in each.traffic}, key=place)
+    found = [{row[:2]: row for row in each.traffic} for each in ranks]
+    rows = []
+    for axes, kind in kinds:
+        own = [each.get((axes, kind)) for each in found]
+        cells = [[f"{row.num_calls}", size(row.num_bytes)] if row else ["", ""] for row in own]
+        rows.append([" x ".join(axes), kind, *(cell for pair in cells for cell in pair)])
+    names = [name for each in ranks for name in (_name(each), "")]
+    return Table("collectives of a step", ["along", "kind", *names], rows)
+
+
+def as_json(f: Forecast) -> dict[str, Any]:
+    """Stable; more keys may come. Bytes are whole numbers."""
+    return {
+        "model": f.recipe.model.name,
+        "num_parameters": f.num_parameters,
+        "num_trained": f.num_trained,
+        "dtype": f.recipe.train.dtype,
+        "recompute": f.recipe.train.recompute,
+        "world_size": f.parallel.num_processes,
+        "mesh": {axis: getattr(f.parallel, axis) for axis in AXES},
+        "batch_size": f.recipe.train.batch_size,
+        "assumed": list(f.assumed),
+        "worst_rank": f.worst.rank,
+        "ranks": [_rank_json(each) for each in f.ranks],
+    }
+
+
+def size(num_bytes: int) -> str:
+    """In the largest unit of which there is one."""
+    for unit, one in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if num_bytes >= one:
+            return f"{num_bytes / one:.3g} {unit}" if num_bytes < 1000 * one else f"{num_bytes / one:,.0f} {unit}"
+    return f"{num_bytes} B"
+
+
+def _rank_json(each: RankForecast) -> dict[str, Any]:
+    return {
+        "rank": each.rank,
+        "stages": list(each.stages),
+        "num_samples": each.num_samples,
+        "num_micro_batches": each.num_micro,
+        "bytes": held_json(each.held),
+        "collectives": [
+            {"axes": list(row.axes), "kind": row.kind, "count": row.num_calls, "bytes": row.num_bytes}
+            for row in each.traffic
+        ],
+    }
+
+
+def held_json(held: Bytes) -> dict[str, int]:
+    """By kind, with their total."""
+    return {**asdict(held), "total": held.total}
+
+
+def _name(each: RankForecast) -> str:
+    stages = "+".join(map(str, each.stages))
+    return f"{each.rank} (stage {stages})" if each.stages != (0,) or each.rank else f"{each.rank}"
