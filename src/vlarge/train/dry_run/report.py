@@ -48,8 +48,9 @@ def memory_table(f: Forecast) -> Table:
     rows = []
     for each in f.ranks:
         cells = [size(getattr(each.held, name)) for name in HELD]
-        rows.append([_name(each), *cells, MOST if each is f.worst and len(f.ranks) > 1 else ""])
-    return Table("memory of a process, at most", ["rank", *HELD.values(), ""], rows)
+        stages = "+".join(map(str, each.stages))
+        rows.append([_name(each), stages, *cells, MOST if each is f.worst and len(f.ranks) > 1 else ""])
+    return Table("memory of a process, at most", ["process", "stage", *HELD.values(), ""], rows)
 
 
 def traffic_table(f: Forecast) -> Table:
@@ -111,5 +112,4 @@ def held_json(held: Bytes) -> dict[str, int]:
 
 
 def _name(each: RankForecast) -> str:
-    stages = "+".join(map(str, each.stages))
-    return f"{each.rank} (stage {stages})" if each.stages != (0,) or each.rank else f"{each.rank}"
+    return f"rank {each.rank}"
