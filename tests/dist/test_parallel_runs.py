@@ -68,6 +68,7 @@ def check(
         torch.testing.assert_close(published[name], value, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 def test_a_run_begins_in_one_layout_and_goes_on_in_another(tmp_path: Path, settings: Path, faulty_data: Path) -> None:
     check(tmp_path, settings, faulty_data, {}, (2, {"dp_shard": 2}), (2, {"tp": 2}))
 

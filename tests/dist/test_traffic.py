@@ -61,6 +61,7 @@ tensorboard = false
 """
 
 
+@pytest.mark.long
 def test_two_processes_by_every_axis() -> None:
     check(2, TWO)
 
