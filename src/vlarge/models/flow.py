@@ -65,13 +65,13 @@ def keyed_draws(
 
     They depend on (seed, sample id, step) only: not on a rank, a batch or a neighbour (DESIGN §2.7).
     """
-    times, noises = [], []
-    for sample_id, length in zip(sample_ids_B3, lengths_B, strict=True):
-        rng = keyed_generator(seed, *(int(i) for i in sample_id), step)
-        times.append(flow.times(rng.random(num_draws)))
-        noises.append(rng.standard_normal((num_draws * int(length), dim), dtype=np.float32))
-    empty = np.zeros((0, dim), np.float32)
-    return np.concatenate([*times, empty[:, 0]]).astype(np.float32), np.concatenate([*noises, empty])
+    ends = num_draws * np.cumsum(lengths_B)
+    uniforms, noise = np.empty((len(ends), num_draws)), np.empty((int(ends[-1]) if len(ends) else 0, dim), np.float32)
+    for b, (sample_id, part) in enumerate(zip(sample_ids_B3.tolist(), np.split(noise, ends[:-1]), strict=False)):
+        rng = keyed_generator(seed, *sample_id, step)
+        rng.random(out=uniforms[b])
+        rng.standard_normal(out=part, dtype=np.float32)
+    return flow.times(uniforms.reshape(-1)).astype(np.float32), noise
 
 
 def keyed_generator(*key: int) -> np.random.Generator:

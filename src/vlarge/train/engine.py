@@ -14,7 +14,7 @@ from vlarge.models.division import Division
 from vlarge.models.network import PolicyNetwork
 from vlarge.train.config import TrainConfig
 from vlarge.train.ema import Ema
-from vlarge.train.health.pulse import BACKWARD, EXCHANGE, Pulse
+from vlarge.train.health.pulse import BACKWARD, EXCHANGE, OPTIMIZER, Pulse
 from vlarge.train.micro_batches import MicroBatches
 from vlarge.train.optim import Optimizer
 from vlarge.train.parallel.data import mark_wait, reducing
@@ -73,7 +73,7 @@ class Engine(MicroBatches):
         """An optimizer step after all micro-batches. Returns the norm of the whole gradient; where it is not finite,
         the weights stay as they are.
         """
-        with self.mesh.world.pulse.section(EXCHANGE):
+        with self.mesh.world.pulse.section(EXCHANGE if self.mesh.world.size > 1 else OPTIMIZER):
             norm = self.norm()
         self.optimizer.update(lr, self.config.clip_norm, norm)
         self.ema.update(step)
@@ -105,7 +105,7 @@ class Engine(MicroBatches):
         with pulse.section(BACKWARD):
             mark_wait(part.runner, loss, pulse)
             loss.backward()
-        return loss.detach()
+            return loss.detach_()  # what is left of the graph goes here
 
     def _through_pipeline(
         self, batches: Sequence[PackedBatch], draws: Sequence[Draws], scale: float, pulse: Pulse

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ class MicroBatches:
         self.num_mixtures = len(mixtures(network))
         self.shapes = {name: tuple(value.shape) for name, value in network.state_dict().items()}  # of the whole
 
-    @property
+    @cached_property
     def mixtures(self) -> list[MixtureOfExperts]:
         """Those of this process's layers."""
         return [each for network in self.networks for each in mixtures(network) if each.share_E is not None]
@@ -52,13 +53,14 @@ class MicroBatches:
 
     def _draws(self, batches: Sequence[PackedBatch], step: int) -> list[Draws]:
         c = self.config
-        return [
-            draw(
-                batch, self.flow, seed=self.seed, step=step, num_draws=c.suffixes_per_prefix,
-                action_dim=self.action_dim, over_padding=c.loss_on_padding,
-            )
-            for batch in batches
-        ]  # fmt: skip
+        with self.mesh.world.pulse.section(FORWARD):
+            return [
+                draw(
+                    batch, self.flow, seed=self.seed, step=step, num_draws=c.suffixes_per_prefix,
+                    action_dim=self.action_dim, over_padding=c.loss_on_padding,
+                )
+                for batch in batches
+            ]  # fmt: skip
 
     def _scale(self, num_valid: float) -> float:
         """Of a squared error in the loss."""
