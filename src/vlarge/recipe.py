@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from dataclasses import replace as replace_fields
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from vlarge.contracts import InputError, check_range
 from vlarge.data.config import DataConfig
@@ -175,6 +175,8 @@ def _check_table(name: str, where: str) -> None:
 
 def _convert(kind: Any, value: object) -> object:
     """A TOML value as `kind`; ValueError when it is of another type."""
+    if words := _words(kind):
+        return value if value in words else _convert(_beside_words(kind), value)
     if get_origin(kind) is tuple:
         if not isinstance(value, list | tuple):
             raise ValueError
@@ -188,6 +190,8 @@ def _convert(kind: Any, value: object) -> object:
 
 def _parse(kind: Any, text: str) -> object:
     """A command line's text as `kind`: lists are comma separated or TOML; ValueError when it does not read as one."""
+    if words := _words(kind):
+        return text if text in words else _parse(_beside_words(kind), text)
     if get_origin(kind) is tuple:
         if text.lstrip().startswith("["):
             return _convert(kind, _toml_value(text))
@@ -196,6 +200,15 @@ def _parse(kind: Any, text: str) -> object:
     if kind is bool:
         return ("false", "true").index(text.lower()) == 1
     return kind(text)
+
+
+def _words(kind: Any) -> tuple[str, ...]:
+    """Those that `int | Literal["auto"]` takes instead of a number."""
+    return next((get_args(each) for each in get_args(kind) if get_origin(each) is Literal), ())
+
+
+def _beside_words(kind: Any) -> Any:
+    return next(each for each in get_args(kind) if get_origin(each) is not Literal)
 
 
 def _items(kind: Any, length: int) -> tuple[type, ...]:
@@ -212,6 +225,8 @@ def _toml_value(text: str) -> object:
 
 
 def _describe(kind: Any) -> str:
+    if words := _words(kind):
+        return " or ".join([_describe(_beside_words(kind)), *map(repr, words)])
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
     if get_origin(kind) is not tuple:
         return names[kind]

@@ -31,7 +31,7 @@ TWO: list[Any] = [
 ]
 EIGHT: list[Any] = [
     ("pi05", {"pp": 2, "tp": 2, "dp_shard": 2}, {}),
-    ("gr00t", {"pp": 2, "tp": 2, "dp_shard": 2}, {"recompute": True}),
+    ("gr00t", {"pp": 2, "tp": 2, "dp_shard": 2}, {"recompute": "layers"}),
     ("pi05", {"dp_replicate": 2, "dp_shard": 2, "tp": 2}, {"dtype": "bf16"}),
     ("gr00t", {"pp": 2, "ep": 2, "cp": 2}, {}),
     ("moe", {"ep": 2, "dp_shard": 2}, {}),

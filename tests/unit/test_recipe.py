@@ -5,7 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vlarge import recipe as recipes
@@ -25,6 +25,7 @@ def test_a_dumped_recipe_loads_as_the_same(tmp_path: Path) -> None:
     assert changed != Recipe()
 
 
+@settings(deadline=None)  # it writes files
 @given(
     text=st.text(st.characters(codec="utf-8")), number=st.floats(min_value=0, allow_infinity=False), flag=st.booleans()
 )

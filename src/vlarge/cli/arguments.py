@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from vlarge.contracts import InputError
 from vlarge.recipe import Recipe, keys, load, nearest, nearest_key
 
-# What everybody types for LeRobot, and the setting it is here.
+# What everybody types, mostly for LeRobot, and the setting it is here.
 ALIASES = {
     "dataset.repo_id": "data.path",
     "dataset.root": "data.path",
@@ -20,6 +20,7 @@ ALIASES = {
     "steps": "train.steps",
     "output_dir": "run.dir",
     "seed": "run.seed",
+    "train.mbs": "train.micro_batch_tokens",
 }
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 

@@ -32,14 +32,10 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(
-        *columns,
-        title=Text(" ".join(printable(title).split()), style="bold"),
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-    )
+    table = Table(*columns, box=box.SIMPLE_HEAD)
     for row in rows:
         table.add_row(*(Text(printable(str(cell))) for cell in row))
+    console().print(Text(" ".join(printable(title).split()), style="bold"))  # a table's own is as narrow as the table
     console().print(table)
 
 

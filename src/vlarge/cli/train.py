@@ -70,7 +70,7 @@ def _dry_run(recipe: Recipe, line: CommandLine) -> int:
         print_json(report.as_json(found))
         return 0
     print("\n".join(report.headline(found)))
-    for table in (report.memory_table(found), report.traffic_table(found)):
+    for table in report.tables(found):
         print_table(*table)
     print(report.LEGEND)
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Literal
 
 from vlarge.contracts import InputError, setting
 
@@ -23,7 +24,8 @@ class TrainConfig:
     dtype: "bf16" runs matrix products in bfloat16 with fp32 master weights, "fp32" everything in fp32; "auto" is bf16
     where the hardware is fast at it.
     micro_batch_tokens: above 0, a process works through its share of a step in micro-batches of at most so many tokens
-    (images, text, and the action steps of every draw), which bounds memory and changes no result.
+    (images, text, and the action steps of every draw), which bounds memory and changes no result; "auto": the most
+    that memory holds, found by trying before the first step.
     recompute: "layers" keeps the inputs of layers only and runs them again in the backward pass: less memory, a third
     more work; "selective" keeps the results of matrix products too, and runs the rest again, which costs little; or
     "none".
@@ -39,7 +41,7 @@ class TrainConfig:
 
     steps: int = setting(1000, least=1)
     batch_size: int = setting(32, least=1)
-    micro_batch_tokens: int = setting(0, least=0)
+    micro_batch_tokens: int | Literal["auto"] = setting(0, least=0)
     dtype: str = "auto"
     device: str = "auto"
     lr: float = setting(1e-3, above=0, below=1)
@@ -59,6 +61,11 @@ class TrainConfig:
     keep_last: int = setting(2, least=0)
     log_every: int = setting(10, least=1)
     num_threads: int = setting(0, least=0)
+
+    @property
+    def budget_tokens(self) -> int:
+        """`micro_batch_tokens`; 0, no bound, as long as it is to be found."""
+        return 0 if isinstance(self.micro_batch_tokens, str) else self.micro_batch_tokens
 
 
 AXES = ("pp", "dp_replicate", "dp_shard", "ep", "cp", "tp")  # from the slowest links to the fastest

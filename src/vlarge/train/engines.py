@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vlarge.contracts import InputError, PackedBatch
 from vlarge.models.division import Division
+from vlarge.models.moe import MixtureOfExperts
 from vlarge.models.network import PolicyNetwork
 from vlarge.recipe import Recipe
 from vlarge.train.config import DEEPSPEED, TrainConfig
@@ -23,13 +24,17 @@ from vlarge.train.parallel.mesh import Mesh
 class TrainingEngine(Protocol):
     """What every process of a run calls alike, step by step.
 
-    networks: what this process has of the network, by stage. shapes: of every tensor of the whole network.
+    networks: what this process has of the network, by stage; mixtures: those in them. shapes: of every tensor of the
+    whole network.
     """
 
     networks: list[PolicyNetwork[Any, Any]]
 
     @property
     def shapes(self) -> Mapping[str, Sequence[int]]: ...
+
+    @property
+    def mixtures(self) -> list[MixtureOfExperts]: ...
 
     def add_gradients(
         self, batches: Sequence[PackedBatch], step: int, num_valid: float, num_tokens: float, pulse: Pulse

@@ -125,7 +125,7 @@ def feed_of(recipe: Recipe, plan: Plan, node: Node, degrees: ParallelConfig, sta
         window_samples=data.window_samples,
         num_threads=1 if data.workers == 0 else max(0, data.workers),
         memory_bytes=data.memory_bytes,
-        budget_tokens=recipe.train.micro_batch_tokens,
+        budget_tokens=recipe.train.budget_tokens,
         micro_batches=degrees.num_micro,
         image_tokens=plan.sizes.image_tokens,
         draw_tokens=plan.sizes.draw_tokens,

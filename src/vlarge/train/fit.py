@@ -152,6 +152,17 @@ def blank_sample(p: Preparation, task: str = "") -> Sample:
     return Sample(SampleId(0, 0, 0), images, ids, state_A, actions_SA, p.embodiment)
 
 
+def longest_sample(p: Preparation, dataset: Dataset) -> Sample:
+    """Blank, with as many tokens as any of the dataset."""
+    return blank_sample(p, max(dataset.tasks, key=p.most_text_tokens, default=""))
+
+
+def num_tokens(sample: Sample, sizes: Sizes, num_draws: int) -> int:
+    """Of a sample, as `data.pack` counts them."""
+    draw = sizes.draw_tokens + len(sample.actions_SA)
+    return len(sample.images) * sizes.image_tokens + len(sample.prompt_ids) + num_draws * draw
+
+
 def _sizes(model: ModelConfig, init: PolicyFiles | None, tokenizer: Tokenizer, dims: dict[str, int]) -> Sizes:
     sizes: Sizes
     if init is None:

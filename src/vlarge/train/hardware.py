@@ -61,6 +61,16 @@ def memory(device: torch.device) -> tuple[int, float]:
     return used, used / (os.sysconf("SC_PHYS_PAGES") * page)
 
 
+def room_bytes(device: torch.device, local_size: int) -> float:
+    """That this process can have beside what it uses, a machine's memory shared with its neighbours."""
+    if device.type == "cuda":
+        idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return float(torch.cuda.mem_get_info(device)[0] + idle)
+    with open("/proc/meminfo") as lines:
+        available = next(line for line in lines if line.startswith("MemAvailable:"))
+    return 1024 * int(available.split()[1]) / local_size
+
+
 @cache
 def _own_pages() -> int:
     # Opened once: that takes a hundred times as long as reading it.

@@ -13,6 +13,7 @@ from typing import Any
 from vlarge import recipe as recipes
 from vlarge.contracts import InputError
 from vlarge.models.config import ModelConfig
+from vlarge.recipe import Recipe
 from vlarge.train.track.jsonl import read_lines
 
 
@@ -30,6 +31,12 @@ def locked(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             raise InputError(f"another run is writing to {folder}; choose another --run.dir") from None
         yield
+
+
+def recorded(folder: Path) -> Recipe | None:
+    """The recipe of the run in `folder`, with what it found out itself."""
+    path = folder / "recipe.toml"
+    return recipes.load([path]) if path.is_file() else None
 
 
 def check_no_file(folder: Path) -> None:
@@ -51,9 +58,10 @@ def check_vacant(folder: Path) -> None:
 
 def check_same_model(folder: Path, model: ModelConfig) -> None:
     """Raise InputError where the run in `folder` began with another model, or another part of it to train."""
-    if not (folder / "recipe.toml").is_file():
+    began_as = recorded(folder)
+    if began_as is None:
         return
-    before = recipes.load([folder / "recipe.toml"]).model
+    before = began_as.model
     for field in fields(ModelConfig):
         began, now = getattr(before, field.name), getattr(model, field.name)
         if began != now and field.name != "attention":  # which changes how, not what

@@ -33,18 +33,19 @@ from vlarge.train import hardware
 from vlarge.train.checkpoint import Checkpoints, Reader
 from vlarge.train.engines import TrainingEngine, make_engine, require_engine
 from vlarge.train.feeding import Share, feed_of, open_data
-from vlarge.train.fit import fit
+from vlarge.train.fit import fit, longest_sample, num_tokens
 from vlarge.train.health import timeouts
 from vlarge.train.health.balance import Balance
 from vlarge.train.health.events import Events
 from vlarge.train.health.pulse import COMMUNICATE, OPTIMIZER, SAVE
 from vlarge.train.health.signals import stop_on_signal
 from vlarge.train.health.watch import watching
+from vlarge.train.largest import Trial, largest_micro_batch
 from vlarge.train.optim import learning_rate
 from vlarge.train.parallel.mesh import Mesh
 from vlarge.train.parallel.world import World
 from vlarge.train.replaced import Replaced, say
-from vlarge.train.run_dir import check_same_model, check_vacant, holds_run, locked
+from vlarge.train.run_dir import check_same_model, check_vacant, holds_run, locked, recorded
 from vlarge.train.step import DTYPES, compute_dtype
 from vlarge.train.track.opened import Log, tracked
 from vlarge.train.track.timeline import Timeline
@@ -83,6 +84,8 @@ class Trainer:
         self.step = 0
         self._bad_steps = 0
         self._warmup_step_s: list[float] = []
+        if recipe.train.micro_batch_tokens == "auto":
+            self._fit_micro_batches(resume=resume)
         if resume:
             with self._timeline.span("restore"):
                 self._restore()
@@ -153,6 +156,21 @@ class Trainer:
         return mesh, make_engine(
             network, self._division, mesh, self.recipe.train, seed=self.recipe.run.seed, device=self.device
         )  # fmt: skip
+
+    def _fit_micro_batches(self, *, resume: bool) -> None:
+        """Of the size that memory has room for; a run that goes on keeps its size, which makes it exact."""
+        began = recorded(self.run_dir) if resume else None
+        tokens = began.train.budget_tokens if began else 0
+        tokens = tokens or largest_micro_batch(self._trial())
+        self.recipe = recipes.replace(self.recipe, "train.micro_batch_tokens", tokens)
+
+    def _trial(self) -> Trial:
+        draws = self.recipe.train.suffixes_per_prefix
+        samples = map(longest_sample, self.plan.preparations, self.datasets)
+        cost, sample = max(((num_tokens(s, self.plan.sizes, draws), s) for s in samples), key=lambda each: each[0])
+        share = math.ceil(self.recipe.train.batch_size / self.degrees.num_data)
+        most = math.ceil(share / self.degrees.num_micro)
+        return Trial(self.engine, self.mesh, self.device, sample, cost, most)
 
     def _train_step(self, share: Share, stop: list[int]) -> tuple[_Launched, bool]:
         """One optimizer step, and whether any process was asked to stop."""

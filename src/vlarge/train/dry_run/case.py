@@ -11,9 +11,7 @@ import numpy as np
 
 from vlarge.contracts import IMAGE_PREFIX, PackedBatch, Sample, SampleId
 from vlarge.data.check import require_trainable
-from vlarge.data.index import Dataset
 from vlarge.data.pack import equal_counts, pack, share_out
-from vlarge.data.transforms import Preparation
 from vlarge.models.audit import Audit
 from vlarge.models.config import ModelConfig
 from vlarge.models.network import PolicyNetwork
@@ -22,7 +20,7 @@ from vlarge.models.registry import find_family
 from vlarge.recipe import Recipe
 from vlarge.train.config import ParallelConfig, TrainConfig
 from vlarge.train.feeding import open_data
-from vlarge.train.fit import audit_samples, blank_sample, fit, sized_network
+from vlarge.train.fit import audit_samples, fit, longest_sample, num_tokens, sized_network
 
 CAMERAS, TEXT_TOKENS, DIMS = 3, 64, 7  # of a sample of no dataset: one arm with a gripper, seen from three sides
 
@@ -55,11 +53,7 @@ class Case:
 
     def costs(self, samples: Sequence[Sample], num_draws: int) -> np.ndarray:
         """int64 [samples]: tokens, as `data.pack` counts them."""
-        c = self.sizes
-        return np.array([
-            len(s.images) * c.image_tokens + len(s.prompt_ids) + num_draws * (c.draw_tokens + len(s.actions_SA))
-            for s in samples
-        ])  # fmt: skip
+        return np.array([num_tokens(sample, self.sizes, num_draws) for sample in samples])
 
 
 def shared_out(case: Case, c: TrainConfig, degrees: ParallelConfig) -> list[list[list[Sample]]]:
@@ -68,7 +62,7 @@ def shared_out(case: Case, c: TrainConfig, degrees: ParallelConfig) -> list[list
     costs = case.costs(samples, c.suffixes_per_prefix)
     ranks = share_out(costs, np.arange(len(costs)), 1, degrees.num_data)
     owned = [np.flatnonzero(ranks == rank) for rank in range(degrees.num_data)]
-    split = equal_counts([costs[own] for own in owned], c.micro_batch_tokens, degrees.num_micro)
+    split = equal_counts([costs[own] for own in owned], c.budget_tokens, degrees.num_micro)
     return [[[samples[i] for i in own[members]] for members in parts] for own, parts in zip(owned, split, strict=True)]
 
 
@@ -86,7 +80,7 @@ def case_of(recipe: Recipe) -> Case:
     for dataset in datasets:
         require_trainable(dataset)
     plan = fit(recipe, datasets)
-    samples = tuple(_longest(p, dataset) for p, dataset in zip(plan.preparations, datasets, strict=True))
+    samples = tuple(longest_sample(p, dataset) for p, dataset in zip(plan.preparations, datasets, strict=True))
     audit = audit_samples(plan.model, plan.sizes, samples, recipe.train.suffixes_per_prefix)
     return Case(plan.model, plan.sizes, samples, tuple(part.weight for part in recipe.data.parts()), audit)
 
@@ -99,10 +93,6 @@ def _missing(recipe: Recipe) -> str:
     places = [*(part.path for part in data.parts()), *([recipe.model.init] if recipe.model.init else [])]
     absent = [place for place in places if not Path(place).expanduser().exists()]
     return f"{absent[0]} is not on this machine" if absent else ""
-
-
-def _longest(preparation: Preparation, dataset: Dataset) -> Sample:
-    return blank_sample(preparation, max(dataset.tasks, key=preparation.most_text_tokens, default=""))
 
 
 def _assumed(recipe: Recipe, missing: str) -> Case:

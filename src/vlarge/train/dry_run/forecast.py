@@ -107,6 +107,8 @@ def _said(recipe: Recipe, case: Case) -> tuple[str, ...]:
     said = [*case.assumed]
     if recipe.train.compile:
         said.append("train.compile is left out: it fuses, so that activations are fewer")
+    if recipe.train.micro_batch_tokens == "auto":
+        said.append("a process does its share at once: train.micro_batch_tokens is found on the GPUs themselves")
     if getattr(case.sizes, "num_experts", 0):
         said.append("every expert has as many tokens as the others")
     return tuple(said)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -15,7 +16,8 @@ HELD = {
     "activations": "activations", "in_flight": "in flight", "total": "total",
 }  # fmt: skip
 MOST = "◀"
-MOST_RANKS = 4  # whose traffic stands side by side
+MOST_RANKS = 4  # that stand side by side
+RECOMPUTED = {"none": "", "selective": ", cheap parts run again", "layers": ", layers run again"}
 LEGEND = """\
 in flight: weights gathered by FSDP, and their gradients before they are scattered. Not counted: the driver's and NCCL's
 own memory, and gaps of the allocator. Of collectives the gathered, reduced or exchanged whole is counted."""
@@ -36,26 +38,40 @@ def headline(f: Forecast) -> list[str]:
     model = f"{c.model.name} {c.model.init or c.model.preset}"
     lines = [
         f"{model}: {f.num_parameters / 1e9:.3g} billion parameters, {f.num_trained / 1e9:.3g} trained,"
-        f" {c.train.dtype}{', layers run again' if c.train.recompute else ''}",
+        f" {c.train.dtype}{RECOMPUTED[c.train.recompute]}",
         f"{f.parallel.num_processes} processes: {mesh or 'alone'}; {c.train.batch_size} samples a step,"
         f" {f.worst.num_samples} on a process, micro-batches: {f.worst.num_micro}",
     ]
     return lines + [f"assumed: {each}" for each in f.assumed]
 
 
-def memory_table(f: Forecast) -> Table:
+def tables(f: Forecast) -> list[Table]:
+    """What a terminal of 80 columns has room for: few ranks stand side by side; of many, each one's total and whole
+    tables of the worst.
+    """
+    if len(f.ranks) <= MOST_RANKS:
+        return [memory_table(f.ranks), traffic_table(f.ranks)]
+    return [total_table(f), memory_table([f.worst]), traffic_table([f.worst])]
+
+
+def memory_table(ranks: Sequence[RankForecast]) -> Table:
+    """A row for each kind of memory, a column for each rank."""
+    rows = [["stage", *("+".join(map(str, each.stages)) for each in ranks)]]
+    rows += [[text, *(size(getattr(each.held, name)) for each in ranks)] for name, text in HELD.items()]
+    return Table("memory of a process, at most", ["", *map(_name, ranks)], rows)
+
+
+def total_table(f: Forecast) -> Table:
     """A row for each rank; the one that needs most is marked."""
-    rows = []
-    for each in f.ranks:
-        cells = [size(getattr(each.held, name)) for name in HELD]
-        stages = "+".join(map(str, each.stages))
-        rows.append([_name(each), stages, *cells, MOST if each is f.worst and len(f.ranks) > 1 else ""])
-    return Table("memory of a process, at most", ["process", "stage", *HELD.values(), ""], rows)
+    rows = [
+        [_name(each), "+".join(map(str, each.stages)), size(each.held.total), MOST if each is f.worst else ""]
+        for each in f.ranks
+    ]
+    return Table("memory of each part of the pipeline", ["process", "stage", "total", ""], rows)
 
 
-def traffic_table(f: Forecast) -> Table:
-    """A row for each kind of collective along the same axes, beside each other for few ranks, else of the worst."""
-    ranks = f.ranks if len(f.ranks) <= MOST_RANKS else (f.worst,)
+def traffic_table(ranks: Sequence[RankForecast]) -> Table:
+    """A row for each kind of collective along the same axes, a pair of columns for each rank: how many, bytes."""
     kinds = sorted({row[:2] for each in ranks for row in each.traffic}, key=place)
     found = [{row[:2]: row for row in each.traffic} for each in ranks]
     rows = []

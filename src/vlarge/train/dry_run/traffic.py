@@ -37,11 +37,13 @@ CALLS = {
     "c10d._reduce_scatter_base_": Call("reduce-scatter", 2, 1),
     "c10d.alltoall_base_": Call("all-to-all", 2, 1),
     "c10d.broadcast_": Call("broadcast", 1, 0),
+    "c10d.gather_": Call("gather", 2, 1),
+    "c10d.scatter_": Call("scatter", 2, 0),
     "c10d.send": Call("send", 1, 0),
     "c10d.recv_": Call("receive", 1, 0),
     "_c10d_functional.all_reduce": Call("all-reduce", 2, 0),
 }
-NO_CALLS = ("_c10d_functional.wait_tensor", "_c10d_functional._wrap_tensor_autograd")
+NO_CALLS = ("_c10d_functional.wait_tensor", "_c10d_functional._wrap_tensor_autograd", "c10d.barrier")  # send nothing
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 
 

@@ -99,9 +99,12 @@ class _Awaited(dist.Work):
 
 
 def reducing(replica: nn.Module, *, now: bool) -> AbstractContextManager[object]:
-    """Around the forward and backward pass of one micro-batch: gradients are summed over processes with the last."""
+    """Around the forward and backward pass of one micro-batch: gradients are summed over copies with the last one.
+
+    Those of divided weights are divided with each, since whole ones would need the memory that was saved.
+    """
     if isinstance(replica, FSDPModule):
-        replica.set_requires_gradient_sync(now)
+        replica.set_requires_all_reduce(now)
         replica.set_is_last_backward(now)
     if now or not isinstance(replica, DistributedDataParallel):
         return nullcontext()

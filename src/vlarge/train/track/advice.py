@@ -44,15 +44,15 @@ class AdviceTracker:
         return sum(each.get(key, absent) for each in self._last) / len(self._last)
 
     def _about_padding(self, padding: float) -> str:
-        now = self._config.micro_batch_tokens
+        now = self._config.budget_tokens
         how = f"raise train.micro_batch_tokens above {now}" if now else "raise train.batch_size"
         return f"{padding:.0%} of the tokens that are computed are padding: {how}, so that less of each batch is filler"
 
     def _about_memory(self, used: float) -> str:
         c = self._config
         how = (
-            f"raise train.micro_batch_tokens above {c.micro_batch_tokens}, which changes no result"
-            if c.micro_batch_tokens
+            f"raise train.micro_batch_tokens above {c.budget_tokens}, which changes no result"
+            if c.budget_tokens
             else f"raise train.batch_size above {c.batch_size}"
         )
         more = f'; train.recompute is "{c.recompute}" and can be "none"' if c.recompute != "none" else ""
