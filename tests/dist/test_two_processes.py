@@ -57,6 +57,7 @@ def test_two_processes_equal_one(tmp_path: Path, recipe: Path, make_datasets: Mo
     assert_equal(alone, together)
 
 
+@pytest.mark.long
 def test_a_mixture_in_micro_batches_on_two_processes_equals_whole_batches_on_one(
     tmp_path: Path, recipe: Path, make_datasets: ModuleType
 ) -> None:

@@ -25,7 +25,7 @@ def test_a_dumped_recipe_loads_as_the_same(tmp_path: Path) -> None:
     assert changed != Recipe()
 
 
-@settings(deadline=None)  # it writes files
+@settings(max_examples=40, deadline=None)  # it writes files
 @given(
     text=st.text(st.characters(codec="utf-8")), number=st.floats(min_value=0, allow_infinity=False), flag=st.booleans()
 )

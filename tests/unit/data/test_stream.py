@@ -373,7 +373,7 @@ SIZES = st.lists(st.integers(0, 12), min_size=1, max_size=5).filter(sum)
     micro=st.sampled_from([1, 1, 2, 6]),
     start_step=st.integers(0, 9),
 )
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 def test_a_global_batch_is_the_same_on_any_ranks_and_workers_from_any_start(
     datasets: list[list[int]],
     cameras: list[int],
@@ -452,7 +452,7 @@ RUNS = st.tuples(st.sampled_from([1, 2, 3, 4, 8]), st.sampled_from([0, 1, 3]))  
     stops=st.tuples(st.integers(0, 5), st.integers(0, 5)),
     batch_size=st.integers(8, 11),
 )
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_resumed_twice_in_any_world_the_global_batches_are_those_of_one_run(
     formats: dict[str, Dataset],
     mixture: list[str],
