@@ -98,7 +98,9 @@ def main() -> None:
         asked = json.loads(sys.argv[1])
         found = [run_trainer(asked, world)] if isinstance(asked, str) else [run(*each, world) for each in asked]
         for number, rows in enumerate(found):
-            print(json.dumps({"number": number, "rank": world.rank, "rows": rows}), flush=True)
+            # in one write, because the others print at the same time
+            sys.stdout.write(json.dumps({"number": number, "rank": world.rank, "rows": rows}) + "\n")
+            sys.stdout.flush()
 
 
 if __name__ == "__main__":
