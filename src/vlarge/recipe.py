@@ -175,8 +175,9 @@ def _check_table(name: str, where: str) -> None:
 
 def _convert(kind: Any, value: object) -> object:
     """A TOML value as `kind`; ValueError when it is of another type."""
-    if words := _words(kind):
-        return value if value in words else _convert(_beside_words(kind), value)
+    words, kind = _apart(kind)
+    if value in words:
+        return value
     if get_origin(kind) is tuple:
         if not isinstance(value, list | tuple):
             raise ValueError
@@ -190,8 +191,9 @@ def _convert(kind: Any, value: object) -> object:
 
 def _parse(kind: Any, text: str) -> object:
     """A command line's text as `kind`: lists are comma separated or TOML; ValueError when it does not read as one."""
-    if words := _words(kind):
-        return text if text in words else _parse(_beside_words(kind), text)
+    words, kind = _apart(kind)
+    if text in words:
+        return text
     if get_origin(kind) is tuple:
         if text.lstrip().startswith("["):
             return _convert(kind, _toml_value(text))
@@ -202,13 +204,12 @@ def _parse(kind: Any, text: str) -> object:
     return kind(text)
 
 
-def _words(kind: Any) -> tuple[str, ...]:
-    """Those that `int | Literal["auto"]` takes instead of a number."""
-    return next((get_args(each) for each in get_args(kind) if get_origin(each) is Literal), ())
-
-
-def _beside_words(kind: Any) -> Any:
-    return next(each for each in get_args(kind) if get_origin(each) is not Literal)
+def _apart(kind: Any) -> tuple[tuple[str, ...], Any]:
+    """Of `int | Literal["auto"]` the words and the type beside them; of any other kind no words, and itself."""
+    for each in get_args(kind):
+        if get_origin(each) is Literal:
+            return get_args(each), next(other for other in get_args(kind) if other is not each)
+    return (), kind
 
 
 def _items(kind: Any, length: int) -> tuple[type, ...]:
@@ -225,8 +226,9 @@ def _toml_value(text: str) -> object:
 
 
 def _describe(kind: Any) -> str:
-    if words := _words(kind):
-        return " or ".join([_describe(_beside_words(kind)), *map(repr, words)])
+    words, kind = _apart(kind)
+    if words:
+        return " or ".join([_describe(kind), *map(repr, words)])
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
     if get_origin(kind) is not tuple:
         return names[kind]

@@ -187,3 +187,16 @@ def test_a_value_out_of_its_range_is_refused(key: str, value: str, rule: str, tm
     (tmp_path / "bad.toml").write_text(f"[{table}]\n{name} = {text}\n")
     with pytest.raises(InputError, match=f"bad.toml: {key} .*{rule}"):
         recipes.load([tmp_path / "bad.toml"])
+
+
+@pytest.mark.parametrize("given", ["auto", "400"])
+def test_a_number_may_be_a_word(tmp_path: Path, given: str) -> None:
+    loaded = recipes.load([], {"train.micro_batch_tokens": given})
+    assert loaded.train.micro_batch_tokens == ("auto" if given == "auto" else 400)
+    assert recipes.load([write(tmp_path / "r.toml", recipes.dump(loaded))]) == loaded
+
+
+@pytest.mark.parametrize(("given", "said"), [("most", "a whole number or 'auto', got \"most\""), ("-1", "at least 0")])
+def test_no_other_word_will_do(given: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        recipes.load([], {"train.micro_batch_tokens": given})

@@ -140,6 +140,13 @@ def even_batches(costs: np.ndarray, num: int) -> list[list[int]]:
     return [sorted(members) for members in bins]
 
 
+def cost_in_tokens[N: (int, np.ndarray)](
+    images: N, text: N, steps: N, *, image_tokens: N | int, draw_tokens: int, num_draws: int
+) -> N:
+    """What a sample counts as: its images, its text, and with every draw of noise its action steps."""
+    return images * image_tokens + text + num_draws * (draw_tokens + steps)
+
+
 def micro_batches(costs: np.ndarray, budget: int) -> list[list[int]]:
     """Sample numbers of each micro-batch: first-fit decreasing under `budget` tokens; 0 puts all into one.
 

@@ -65,12 +65,13 @@ def keyed_draws(
 
     They depend on (seed, sample id, step) only: not on a rank, a batch or a neighbour (DESIGN §2.7).
     """
-    ends = num_draws * np.cumsum(lengths_B)
-    uniforms, noise = np.empty((len(ends), num_draws)), np.empty((int(ends[-1]) if len(ends) else 0, dim), np.float32)
-    for b, (sample_id, part) in enumerate(zip(sample_ids_B3.tolist(), np.split(noise, ends[:-1]), strict=False)):
+    ends_B = num_draws * np.cumsum(lengths_B)
+    uniforms = np.empty((len(ends_B), num_draws))
+    noise = np.empty((num_draws * int(lengths_B.sum()), dim), np.float32)
+    for b, (sample_id, length) in enumerate(zip(sample_ids_B3.tolist(), lengths_B.tolist(), strict=True)):
         rng = keyed_generator(seed, *sample_id, step)
         rng.random(out=uniforms[b])
-        rng.standard_normal(out=part, dtype=np.float32)
+        rng.standard_normal(out=noise[ends_B[b] - num_draws * length : ends_B[b]], dtype=np.float32)
     return flow.times(uniforms.reshape(-1)).astype(np.float32), noise
 
 

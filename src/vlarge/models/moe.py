@@ -75,9 +75,13 @@ class MixtureOfExperts(nn.Module):
     @torch.no_grad()
     def settle(self, count_E: Tensor) -> None:
         """At the end of an optimizer step: the shares are now those of all its tokens, on every process."""
-        self.balance = Balance.of_none(len(self.share_E))
+        self.forget()
         if count_E.sum() > 0:
             self.share_E.copy_(count_E / count_E.sum())
+
+    def forget(self) -> None:
+        """Count from none again; the shares stay."""
+        self.balance = Balance.of_none(len(self.share_E))
 
 
 class _Minimising(torch.autograd.Function):

@@ -14,7 +14,7 @@ from vlarge.contracts import ACTION, STATE, InputError, Sample, SampleId
 from vlarge.data.config import DataConfig, MixturePart
 from vlarge.data.hub import resolve
 from vlarge.data.index import Dataset
-from vlarge.data.pack import pack
+from vlarge.data.pack import cost_in_tokens, pack
 from vlarge.data.stats import FeatureStats, dataset_stats
 from vlarge.data.tokens import Tokenizer, load_tokenizer
 from vlarge.data.transforms import Chain, Normalizer, Preparation
@@ -158,9 +158,11 @@ def longest_sample(p: Preparation, dataset: Dataset) -> Sample:
 
 
 def num_tokens(sample: Sample, sizes: Sizes, num_draws: int) -> int:
-    """Of a sample, as `data.pack` counts them."""
-    draw = sizes.draw_tokens + len(sample.actions_SA)
-    return len(sample.images) * sizes.image_tokens + len(sample.prompt_ids) + num_draws * draw
+    """Of a sample, as micro-batches count them."""
+    return cost_in_tokens(
+        len(sample.images), len(sample.prompt_ids), len(sample.actions_SA),
+        image_tokens=sizes.image_tokens, draw_tokens=sizes.draw_tokens, num_draws=num_draws,
+    )  # fmt: skip
 
 
 def _sizes(model: ModelConfig, init: PolicyFiles | None, tokenizer: Tokenizer, dims: dict[str, int]) -> Sizes:

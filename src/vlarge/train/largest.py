@@ -16,7 +16,6 @@ import torch
 
 from vlarge.contracts import InputError, Sample, SampleId
 from vlarge.data.pack import pack
-from vlarge.models.moe import Balance
 from vlarge.train import hardware
 from vlarge.train.dry_run.memory import Memory
 from vlarge.train.engines import TrainingEngine
@@ -61,7 +60,7 @@ class Trial:
         for network in self.engine.networks:
             network.zero_grad(set_to_none=True)
         for mixture in self.engine.mixtures:
-            mixture.balance = Balance.of_none(len(mixture.share_E))
+            mixture.forget()
 
     def _run(self, num_samples: int) -> None:
         samples = [replace(self.sample, id=SampleId(0, 0, i)) for i in range(num_samples)]

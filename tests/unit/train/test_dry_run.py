@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -87,6 +88,16 @@ def test_tables_fit_a_terminal_of_80_columns() -> None:
     for table in tables(dry(2, parallel__pp=2)):
         widths = [max(map(len, column)) for column in zip(table.columns, *table.rows, strict=True)]
         assert sum(width + 3 for width in widths) <= 80
+
+
+def test_of_many_stages_each_has_its_total_and_the_worst_its_tables() -> None:
+    few = dry(2, parallel__pp=2)
+    assert len(tables(few)) == 2
+    many = replace(few, ranks=few.ranks * 3)
+    total, memory, traffic = tables(many)
+    assert [row[0] for row in total.rows] == ["rank 0", "rank 1"] * 3
+    assert {row[0] for row in total.rows if row[-1]} == {f"rank {many.worst.rank}"}
+    assert memory.columns[1:] == traffic.columns[2:3] == [f"rank {many.worst.rank}"]
 
 
 def test_it_is_printed_for_machines(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from vlarge.data.frame_cache import FrameCache
 from vlarge.data.index import Dataset
 from vlarge.data.mixture import Mixture
-from vlarge.data.pack import equal_counts, share_out
+from vlarge.data.pack import cost_in_tokens, equal_counts, share_out
 from vlarge.data.transforms import Preparation
 
 
@@ -220,8 +220,10 @@ class Plan:
     def _costs(self, shapes: np.ndarray, image_tokens: np.ndarray | int) -> np.ndarray:
         # Of (images, text tokens, action steps) [..., 3].
         images, text, steps = np.moveaxis(shapes, -1, 0)
-        costs: np.ndarray = images * image_tokens + text + self.suffixes_per_prefix * (self.draw_tokens + steps)
-        return costs
+        return cost_in_tokens(
+            images, text, steps,
+            image_tokens=image_tokens, draw_tokens=self.draw_tokens, num_draws=self.suffixes_per_prefix,
+        )  # fmt: skip
 
     def _make_layout(self, step: int) -> Layout:
         block, i = self._block(step // self._block_steps), step % self._block_steps

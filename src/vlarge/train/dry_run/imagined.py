@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves
 
 from vlarge.contracts import InputError
 from vlarge.models.language import GatedMLP
-from vlarge.models.moe import Balance, Experts, MixtureOfExperts
+from vlarge.models.moe import Experts
 from vlarge.train.parallel.world import World
 
 BACKEND = "fake"
@@ -97,9 +97,3 @@ def _evenly(forward: Callable[..., Tensor], x_RD: Tensor, count_E: Tensor) -> Te
     rows, experts = len(x_RD), len(count_E)
     ends = torch.arange(experts + 1) * rows // experts
     return forward(x_RD, ends.diff())
-
-
-def forget_balance(mixtures: Sequence[MixtureOfExperts]) -> None:
-    """Give mixtures counts that can be read: none."""
-    for mixture in mixtures:
-        mixture.balance = Balance.of_none(len(mixture.share_E))

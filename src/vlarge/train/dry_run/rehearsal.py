@@ -14,7 +14,7 @@ from vlarge.contracts import PackedBatch
 from vlarge.models.division import Division
 from vlarge.models.network import PolicyNetwork
 from vlarge.train.config import ParallelConfig, TrainConfig
-from vlarge.train.dry_run.imagined import Imagined, forget_balance, imagined_world, run_as_on_gpu
+from vlarge.train.dry_run.imagined import Imagined, imagined_world, run_as_on_gpu
 from vlarge.train.dry_run.memory import Memory, Peak
 from vlarge.train.dry_run.traffic import Row, Traffic, num_bytes
 from vlarge.train.engine import Engine
@@ -124,7 +124,8 @@ def talk_beside(engine: Engine, mesh: Mesh, batches: Sequence[PackedBatch]) -> N
     if mesh.sharers is not None:
         deliver(batches, mesh.sharers)
     mesh.world.sum(0.0, 0.0, 0.0, 0.0, 0.0)
-    forget_balance(engine.mixtures)
+    for mixture in engine.mixtures:
+        mixture.forget()  # counts that can be read
     engine.settle_mixtures()
     mesh.world.sum(0.0)
 

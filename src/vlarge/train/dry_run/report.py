@@ -56,17 +56,14 @@ def tables(f: Forecast) -> list[Table]:
 
 def memory_table(ranks: Sequence[RankForecast]) -> Table:
     """A row for each kind of memory, a column for each rank."""
-    rows = [["stage", *("+".join(map(str, each.stages)) for each in ranks)]]
+    rows = [["stage", *map(_stages, ranks)]]
     rows += [[text, *(size(getattr(each.held, name)) for each in ranks)] for name, text in HELD.items()]
     return Table("memory of a process, at most", ["", *map(_name, ranks)], rows)
 
 
 def total_table(f: Forecast) -> Table:
     """A row for each rank; the one that needs most is marked."""
-    rows = [
-        [_name(each), "+".join(map(str, each.stages)), size(each.held.total), MOST if each is f.worst else ""]
-        for each in f.ranks
-    ]
+    rows = [[_name(each), _stages(each), size(each.held.total), MOST if each is f.worst else ""] for each in f.ranks]
     return Table("memory of each part of the pipeline", ["process", "stage", "total", ""], rows)
 
 
@@ -125,6 +122,10 @@ def _rank_json(each: RankForecast) -> dict[str, Any]:
 def held_json(held: Bytes) -> dict[str, int]:
     """By kind, with their total."""
     return {**asdict(held), "total": held.total}
+
+
+def _stages(each: RankForecast) -> str:
+    return "+".join(map(str, each.stages))
 
 
 def _name(each: RankForecast) -> str:
