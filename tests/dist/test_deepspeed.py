@@ -64,6 +64,8 @@ def test_what_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     engines.require_engine(recipe)
     with pytest.raises(InputError, match=r"train\.compile does not go with"):
         engines.require_engine(replace(recipe, "train.compile", True))
+    with pytest.raises(InputError, match="keeps the gradients of what is tried"):
+        engines.require_engine(replace(recipe, "train.micro_batch_tokens", "auto"))
 
 
 @needs_deepspeed

@@ -62,6 +62,11 @@ def require_engine(recipe: Recipe) -> None:
     parallel.check()
     if parallel.engine != DEEPSPEED:
         return
+    if recipe.train.micro_batch_tokens == "auto":
+        raise InputError(
+            'train.micro_batch_tokens = "auto" does not go with parallel.engine = "deepspeed", which keeps the'
+            " gradients of what is tried: give a number of tokens"
+        )
     if find_spec("deepspeed") is None:
         raise InputError(
             'parallel.engine = "deepspeed" needs the package deepspeed, which is not installed:'
