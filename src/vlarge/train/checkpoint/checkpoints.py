@@ -161,11 +161,13 @@ class Checkpoints:
     def _fill(self, folder: Path, leaves: dict[str, Any]) -> None:
         place, asked = folder / STATE, {name: form_of(value) for name, value in leaves.items()}
         found: list[Metadata] = []
-        with _told(f"{folder} is damaged", f"remove {folder} and resume from the checkpoint before it"):
+        older = self._shelf.before(folder)
+        way_back = f"remove {folder} and resume from {older.name if older else 'the beginning: no other is older'}"
+        with _told(f"{folder} is damaged", way_back):
             self._peers.reduce(lambda: found.append(read_metadata(place)), lambda _: require_files(place, found[0]))
         with _told(f"{folder} does not fit this run", "resume with its own recipe"):
             self._peers.reduce(lambda: asked, lambda said: require_fit(found[0], said))
-        with _told(f"{folder} is damaged", f"remove {folder} and resume from the checkpoint before it"):
+        with _told(f"{folder} is damaged", way_back):
             self._peers.reduce(lambda: fill(place, found[0], leaves), lambda _: None)
 
 

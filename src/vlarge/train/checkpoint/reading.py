@@ -5,7 +5,6 @@ torch.distributed.checkpoint pickles what it writes, so reading unpickles: only 
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch.distributed.checkpoint import DefaultLoadPlanner, FileSystemReader, M
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, TensorStorageMetadata
 
 from vlarge.contracts import InputError
-from vlarge.train.checkpoint.verify import read_metadata
+from vlarge.train.checkpoint.verify import read_metadata, require_bytes
 
 
 def fill(folder: Path, metadata: Metadata, leaves: dict[str, Any]) -> None:
@@ -24,14 +23,17 @@ def fill(folder: Path, metadata: Metadata, leaves: dict[str, Any]) -> None:
     """
     planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     planner.set_up_planner(leaves, metadata)
+    plan = planner.create_local_plan()
     reader = FileSystemReader(folder)
     reader.set_up_storage_reader(metadata, is_coordinator=False)
     try:
+        require_bytes(folder, metadata, {item.storage_index for item in plan.items})
         with torch.no_grad():
-            reader.read_data(planner.create_local_plan(), planner)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise InputError(f"{folder} cannot be read ({why})") from error
+            reader.read_data(plan, planner)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be read ({error})") from error
+    except RuntimeError as error:  # of a zip's own headers, which have no checksum
+        raise InputError(f"{folder} is not what was saved ({str(error).split('. ')[0]})") from error
 
 
 class Reader:

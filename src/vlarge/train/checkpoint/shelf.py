@@ -35,6 +35,10 @@ class Shelf:
         """The newest complete checkpoint."""
         return max(self._complete(), default=None)
 
+    def before(self, final: Path) -> Path | None:
+        """The newest complete checkpoint that is older than one of them."""
+        return max((each for each in self._complete() if each.name < final.name), default=None)
+
     def clear(self, step: int) -> None:
         """Make room for a checkpoint. Raises InputError where it is there already; removes what killed runs left."""
         if self.final(step).exists():

@@ -15,6 +15,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 
 from vlarge.contracts import InputError
 from vlarge.train.checkpoint.staging import Staging
+from vlarge.train.checkpoint.verify import CHECKSUM, METADATA, checksum
 
 MOST_NAMES = 4  # of one message
 
@@ -41,6 +42,7 @@ def write_shards(folder: Path, plan: SavePlan, staging: Staging) -> list[WriteRe
 def write_metadata(folder: Path, metadata: Metadata, written: list[list[WriteResult]]) -> None:
     """Write what all files hold together. It is flushed with the folder: torch syncs it before its buffer is out."""
     FileSystemWriter(folder).finish(metadata, written)
+    (folder / CHECKSUM).write_text(checksum(folder / METADATA))
 
 
 def require_finite(tensors: Iterable[tuple[str, Tensor]]) -> None:
