@@ -28,7 +28,7 @@ def refused(settings: Path, data: Path, run: Path, *options: str, num: int = 2) 
 @pytest.mark.long
 def test_a_layout_that_does_not_fit(tmp_path: Path, settings: Path, faulty_data: Path) -> None:
     said, seconds = refused(settings, faulty_data, tmp_path / "run", "--parallel.tp", "3")
-    assert said.count("tp 3 makes 3 processes, and there are 2: the first must divide the second") == 2
+    assert said.count("tp 3 makes 3 processes, and there are 2: change a degree, or start a multiple of 3") == 2
     assert seconds < LIMIT_S
     assert not (tmp_path / "run" / "steps.jsonl").exists()
 
@@ -62,7 +62,7 @@ def test_a_run_directory_that_cannot_be_written(tmp_path: Path, settings: Path, 
 @pytest.mark.long
 def test_a_batch_with_too_few_samples(tmp_path: Path, settings: Path, faulty_data: Path) -> None:
     said, seconds = refused(settings, faulty_data, tmp_path / "run", "--train.batch_size", "1")
-    assert said.count("train.batch_size is 1, which 2 processes cannot share") == 2
+    assert said.count("train.batch_size is 1, which 2 processes cannot share: make it 2 or more, or start fewer") == 2
     assert seconds < LIMIT_S
 
 

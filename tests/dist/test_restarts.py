@@ -64,6 +64,7 @@ def test_ten_kills_in_a_row_change_nothing(tmp_path: Path, settings: Path, fault
     whole, killed = lines(tmp_path / "whole/steps.jsonl"), lines(run / "steps.jsonl")
     assert [step["step"] for step in killed] == list(range(1, num_steps + 1))
     assert killed[-1]["loss"] == pytest.approx(whole[-1]["loss"], abs=1e-6)
+    assert "Traceback" not in log.read_text()  # one line from each that was left
 
 
 def kill_one(process, run: Path, log: Path, rng: random.Random, at_step: int) -> float:

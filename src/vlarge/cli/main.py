@@ -109,5 +109,6 @@ def _fail(message: str) -> int:
     """One red line on stderr; exit code 2."""
     line = f"error: {' '.join(message.splitlines())}"
     colour = sys.stderr.isatty() and "NO_COLOR" not in os.environ
-    print(f"\033[31m{line}\033[0m" if colour else line, file=sys.stderr)
+    # In one write, so that the lines of several processes do not run into each other.
+    sys.stderr.write((f"\033[31m{line}\033[0m" if colour else line) + "\n")
     return 2

@@ -87,8 +87,10 @@ def _world_size(line: CommandLine) -> int:
 def _train(recipe: Recipe, resume: str) -> int:
     from torch.distributed import is_torchelastic_launched
 
+    from vlarge.train.checkpoint.shelf import CHECKPOINTS, Shelf
     from vlarge.train.engines import require_engine
     from vlarge.train.health import restart, timeouts
+    from vlarge.train.health.lost import told_how_to_go_on
     from vlarge.train.parallel.world import joined_world
     from vlarge.train.trainer import Trainer
 
@@ -96,16 +98,23 @@ def _train(recipe: Recipe, resume: str) -> int:
     run_dir = Path(recipe.run.dir)
     if is_torchelastic_launched():
         timeouts.record_flights(run_dir)
-    with joined_world(recipe.health.start_timeout_s) as world:
+    newest = Shelf(run_dir / CHECKPOINTS, 0).newest
+    with told_how_to_go_on(newest), joined_world(recipe.health.start_timeout_s) as world:
         trainer = Trainer(recipe, world, resume=restart.decide_resume(resume, run_dir, world))
         restart.mark(run_dir, world)
         if world.is_main:
             print(_describe(trainer), file=sys.stderr)
+        was_finished = trainer.finished
         checkpoint = trainer.train()
         if world.is_main:
-            done = "finished" if trainer.finished else f"stopped at step {trainer.step}; continue with --resume"
-            print(f"{done}: {checkpoint}")
+            print(f"{_outcome(trainer, was_finished=was_finished)}: {checkpoint}")
     return 0
+
+
+def _outcome(trainer: Trainer, *, was_finished: bool) -> str:
+    if was_finished:
+        return f"nothing to do at step {trainer.step}, train.steps is {trainer.recipe.train.steps}; raise it to go on"
+    return "finished" if trainer.finished else f"stopped at step {trainer.step}; continue with --resume"
 
 
 def _describe(trainer: Trainer) -> str:

@@ -159,7 +159,10 @@ def micro_batches(costs: np.ndarray, budget: int) -> list[list[int]]:
     for i in np.argsort(-costs, kind="stable").tolist():
         cost = int(costs[i])
         if cost > budget:
-            raise InputError(f"train.micro_batch_tokens = {budget} cannot hold a sample of {cost} tokens; raise it")
+            raise InputError(
+                f"train.micro_batch_tokens (--train.mbs) is {budget}, and a sample has {cost} tokens: make it {cost} or"
+                " more, or leave it 0"
+            )
         fitting = next((b for b, left in enumerate(room) if left >= cost), -1)
         if fitting < 0:
             bins.append([])

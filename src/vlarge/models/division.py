@@ -81,7 +81,8 @@ class Division:
         if num_stages > self.num_layers:
             raise InputError(f"parallel.pp asks for {num_stages} stages, the model has {self.num_layers} layers to cut")
         if ep > 1 and (not self.num_experts or self.num_experts % ep):
-            has = f"{self.num_experts} experts in each, which it must divide" if self.num_experts else "no experts"
+            none = "no experts: leave it at 1, or set model.num_experts where the model has it"
+            has = f"{self.num_experts} experts in each, which it must divide" if self.num_experts else none
             raise InputError(f"parallel.ep is {ep}, and the model has {has}")
         if prod((cp, tp)) > 1 and self.whole_because:
             raise InputError(f"parallel.tp and parallel.cp must be 1: {self.whole_because}")

@@ -119,9 +119,10 @@ class ParallelConfig:
         if open_axis and not left_over:
             known = replace(known, dp_shard=rest) if open_axis == "dp_shard" else replace(known, dp_replicate=rest)
         if left_over or known.num_processes != num_processes:
+            made, multiple = known.num_processes, "a multiple of " if open_axis else ""
             raise InputError(
-                f"[parallel] {known.describe()} makes {known.num_processes} processes, and there are {num_processes}:"
-                f" {'the first must divide the second' if open_axis else 'they must be equal'}"
+                f"[parallel] {known.describe()} makes {made} processes, and there are {num_processes}: change a degree,"
+                f" or start {multiple}{made} (torchrun --nproc-per-node {made})"
             )
         return known
 
@@ -129,7 +130,10 @@ class ParallelConfig:
         """Raise InputError where a global batch has too few samples to share out. Every degree is stated."""
         if batch_size < self.num_data:
             whose = "processes" if self.num_data == self.num_processes else "groups of processes"
-            raise InputError(f"train.batch_size is {batch_size}, which {self.num_data} {whose} cannot share")
+            raise InputError(
+                f"train.batch_size is {batch_size}, which {self.num_data} {whose} cannot share: make it {self.num_data}"
+                " or more, or start fewer"
+            )
 
     def _check_schedule(self) -> None:
         if self.schedule not in SCHEDULES:

@@ -34,9 +34,14 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def recorded(folder: Path) -> Recipe | None:
-    """The recipe of the run in `folder`, with what it found out itself."""
+    """The recipe of the run in `folder`, with what it found out itself. Raises InputError where it cannot be read."""
     path = folder / "recipe.toml"
-    return recipes.load([path]) if path.is_file() else None
+    try:
+        return recipes.load([path]) if path.is_file() else None
+    except InputError as error:
+        raise InputError(
+            f"{error}; mend it, or remove it and resume with the recipe that the run began with"
+        ) from error
 
 
 def check_no_file(folder: Path) -> None:

@@ -48,6 +48,7 @@ from vlarge.train.replaced import Replaced, say
 from vlarge.train.run_dir import check_same_model, check_vacant, holds_run, locked, recorded
 from vlarge.train.step import DTYPES, compute_dtype
 from vlarge.train.track.opened import Log, tracked
+from vlarge.train.track.provenance import recorded_starts
 from vlarge.train.track.timeline import Timeline
 from vlarge.train.track.tracker import Tracked
 
@@ -66,7 +67,7 @@ class _Launched:
 class Trainer:
     """One training run. Everything that follows is a function of the recipe and the dataset.
 
-    Raises InputError before anything is written when recipe, dataset, model and processes do not go together.
+    Raises InputError before a model is built when recipe, dataset, run directory and processes do not go together.
     """
 
     def __init__(self, recipe: Recipe, world: World | None = None, *, resume: bool = False) -> None:
@@ -111,6 +112,9 @@ class Trainer:
         division.check(num_stages=degrees.num_stages, ep=degrees.ep, cp=degrees.cp, tp=degrees.tp)
         self.audit = self.plan.audit(recipe.train.suffixes_per_prefix)
         self._division = dataclasses.replace(division, costs=self.audit.layer_costs(division))
+        if self.world.is_main:
+            with locked(self.run_dir):  # and again while it trains; here before a model is built for nothing
+                recorded_starts(self.run_dir)
 
     def train(self) -> Path:
         """Train to the last step, or to Ctrl-C; save; return the checkpoint."""

@@ -61,5 +61,5 @@ def test_even_batches_hold_everything_once_and_differ_by_a_sample_at_most(costs:
 
 def test_a_sample_beyond_the_budget_is_refused() -> None:
     assert micro_batches(np.array([5, 6]), 0) == [[0, 1]]
-    with pytest.raises(InputError, match="micro_batch_tokens = 5 cannot hold a sample of 6 tokens"):
+    with pytest.raises(InputError, match="is 5, and a sample has 6 tokens: make it 6 or more"):
         micro_batches(np.array([5, 6]), 5)

@@ -29,8 +29,16 @@ def test_what_is_left_goes_to_copies_or_to_shards() -> None:
 @pytest.mark.parametrize(
     ("config", "num", "text"),
     [
-        (ParallelConfig(tp=3), 8, r"tp 3 makes 3 processes, and there are 8: the first must divide the second"),
-        (ParallelConfig(dp_replicate=2, tp=2), 8, "makes 4 processes, and there are 8: they must be equal"),
+        (
+            ParallelConfig(tp=3),
+            8,
+            r"tp 3 makes 3 processes, and there are 8: change a degree, or start a multiple of 3",
+        ),
+        (
+            ParallelConfig(dp_replicate=2, tp=2),
+            8,
+            r"makes 4 processes, and there are 8: change a degree, or start 4 \(torchrun",
+        ),
         (ParallelConfig(tp=4), 2, "makes 4 processes, and there are 2"),
         (ParallelConfig(schedule="gpipe"), 1, "parallel.schedule is 'gpipe'; use '1f1b' or 'interleaved'"),
         (ParallelConfig(stages_per_process=2), 1, "goes with parallel.schedule"),

@@ -4,6 +4,7 @@ import errno
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 
@@ -16,6 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from vlarge import recipe as recipes
+from vlarge.cli import train
 from vlarge.contracts import InputError, Observation, PackedBatch
 from vlarge.policy.files import read_policy
 from vlarge.policy.load import load_policy
@@ -137,6 +139,37 @@ def test_two_runs_cannot_write_to_one_directory(small: Recipe) -> None:
         second.train()
 
 
+@pytest.mark.parametrize("fault", ["another run is writing", r"run\.json cannot be read"])
+def test_a_run_directory_is_refused_before_a_model_is_built(
+    fault: str, small: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Trainer(small)
+    first.save()
+    monkeypatch.setattr(Trainer, "_lay_out", lambda _: pytest.fail("a model was built"))
+    if "json" in fault:
+        (first.run_dir / "run.json").write_text("{")
+    with first._opened() if "another" in fault else nullcontext(), pytest.raises(InputError, match=fault):
+        Trainer(small, resume=True)
+
+
+def test_a_run_that_has_all_its_steps_says_that_nothing_is_left(
+    small: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer = Trainer(small)
+    trainer.step = 2
+    saved = trainer.save()
+    (tmp_path / "again.toml").write_text(recipes.dump(recipes.replace(small, "train.steps", 1)))
+    assert train.run([str(tmp_path / "again.toml"), "--resume"]) == 0
+    assert f"nothing to do at step 2, train.steps is 1; raise it to go on: {saved}" in capsys.readouterr().out
+
+
+def test_a_damaged_recipe_of_the_run_is_named_with_what_to_do(small: Recipe) -> None:
+    Trainer(small).save()
+    (Path(small.run.dir) / "recipe.toml").write_text("[model")
+    with pytest.raises(InputError, match=r"recipe\.toml.*; mend it, or remove it and resume with the recipe"):
+        Trainer(small, resume=True)
+
+
 def test_resume_needs_a_checkpoint_of_this_dataset_and_model(small: Recipe) -> None:
     with pytest.raises(InputError, match="has no checkpoint to resume from"):
         Trainer(small, resume=True)
@@ -243,7 +276,7 @@ def test_the_pace_is_the_median_of_the_warm_up(small: Recipe) -> None:
     for key, value in (("train.steps", 1000), ("train.warmup_steps", 8), ("train.max_time_s", 100.0)):
         recipe = recipes.replace(recipe, key, value)
     trainer = Trainer(recipe)
-    trainer.run_dir.mkdir()
+    trainer.run_dir.mkdir(exist_ok=True)
     for step, step_s in enumerate([9.0, 5.0, 1.0, 5.0, 1.0, 2.0, 5.0, 5.0], 1):
         trainer.step = step
         trainer._fit_steps(step_s)

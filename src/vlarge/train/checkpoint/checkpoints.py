@@ -18,7 +18,7 @@ from vlarge.contracts import InputError
 from vlarge.train.checkpoint.peers import Peers
 from vlarge.train.checkpoint.planning import Planning
 from vlarge.train.checkpoint.reading import Reader, fill
-from vlarge.train.checkpoint.shelf import POLICY, STATE, Shelf
+from vlarge.train.checkpoint.shelf import CHECKPOINTS, POLICY, STATE, Shelf
 from vlarge.train.checkpoint.staging import Staging
 from vlarge.train.checkpoint.verify import form_of, read_metadata, require_files, require_fit, require_names
 from vlarge.train.checkpoint.writing import digests, require_finite, require_same, write_metadata, write_shards
@@ -39,7 +39,7 @@ class Checkpoints:
     """
 
     def __init__(self, run_dir: Path, keep_last: int, *, timeout_s: float = PEER_TIMEOUT_S) -> None:
-        self._shelf = Shelf(run_dir / "checkpoints", keep_last)
+        self._shelf = Shelf(run_dir / CHECKPOINTS, keep_last)
         self._peers = Peers(timeout_s)
         self._planning = Planning(self._peers)
         self._staging = Staging()

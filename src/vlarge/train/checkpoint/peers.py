@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from vlarge.contracts import InputError
 from vlarge.train.checkpoint.reasons import reason_of
+from vlarge.train.health.lost import losing_peers
 
 
 @dataclass(frozen=True)
@@ -82,11 +83,8 @@ class Peers:
             return _Failure(f"{traceback.format_exc()}{who}", is_input=False)
 
     def _together(self, collective: Callable[[], None]) -> None:
-        try:
+        with losing_peers():
             collective()
-        except RuntimeError as error:  # of gloo: a peer is gone or late
-            why = str(error).splitlines()[0]
-            raise InputError(f"another process is gone or too late ({why})") from error
 
 
 def _unwrapped(answer: Any) -> Any:

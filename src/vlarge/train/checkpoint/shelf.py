@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vlarge.contracts import InputError
 
-LAST = "last"
+CHECKPOINTS, LAST = "checkpoints", "last"
 POLICY, STATE = "pretrained_model", "training_state"
 PROMOTED = "promoted"  # a file in a checkpoint that is to stay
 PARTIAL, REMOVED = "partial", "removed"

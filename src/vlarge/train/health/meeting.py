@@ -14,12 +14,14 @@ from dataclasses import dataclass
 
 import torch.distributed as dist
 
+from vlarge.contracts import InputError
+
 POLL_S = 0.05
 NAMED_RANKS = 8
 GUEST_S = 5.0  # longer than rank 0 waits, which knows who is missing
 
 
-class Missing(RuntimeError):
+class Missing(InputError):
     """Some processes have not come in time."""
 
 

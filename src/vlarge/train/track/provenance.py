@@ -40,8 +40,19 @@ def record_start(run: Tracked) -> None:
     path = run.folder / "run.json"
     start = {"step": run.done_steps, "time_s": time.time(), "versions": versions(), "settings": settings(os.environ)}
     new = path.with_name(".run.json")
-    new.write_text(json.dumps({"starts": [*_starts(path), start]}, indent=2) + "\n")
+    new.write_text(json.dumps({"starts": [*recorded_starts(run.folder), start]}, indent=2) + "\n")
     new.replace(path)
+
+
+def recorded_starts(folder: Path) -> list[Any]:
+    """Of the run in `folder`. Raises InputError where its run.json cannot be read."""
+    path = folder / "run.json"
+    if not path.exists():
+        return []
+    try:
+        return list(json.loads(path.read_text())["starts"])
+    except (ValueError, KeyError, TypeError):
+        raise InputError(f"{path} cannot be read: remove it, and the run's starts are listed from here on") from None
 
 
 def versions() -> dict[str, Any]:
@@ -97,12 +108,3 @@ def _version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
-
-
-def _starts(path: Path) -> list[Any]:
-    if not path.exists():
-        return []
-    try:
-        return list(json.loads(path.read_text())["starts"])
-    except (ValueError, KeyError, TypeError):
-        raise InputError(f"{path} cannot be read: remove it, and the run's starts are listed from here on") from None
