@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
+from inspect import getdoc
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,9 +44,7 @@ Settings and their defaults:
 
 def run(argv: Sequence[str]) -> int:
     if not argv or "-h" in argv or "--help" in argv:
-        from vlarge.recipe import Recipe, dump
-
-        print(USAGE + dump(Recipe()))
+        print(USAGE + _settings())
         return 0
     from vlarge.data.index import require_dataset
 
@@ -56,6 +56,18 @@ def run(argv: Sequence[str]) -> int:
         raise InputError(f"--{alone[0].replace('_', '-')} belongs to --dry-run: add that, or leave it out")
     require_dataset(recipe.data)  # a mistake is told at once; the rest takes seconds to load
     return _train(recipe, line.flags.get("resume", "false"))
+
+
+def _settings() -> str:
+    """Every table of a recipe with what its settings mean."""
+    from vlarge.recipe import Recipe, dump
+
+    text, defaults = dump(Recipe()), Recipe()
+    for table in fields(defaults):
+        lines = (getdoc(getattr(defaults, table.name)) or "").splitlines()
+        meaning = "".join(f"# {line}".rstrip() + "\n" for line in lines)
+        text = text.replace(f"[{table.name}]\n", f"[{table.name}]\n{meaning}")
+    return text
 
 
 def _dry_run(recipe: Recipe, line: CommandLine) -> int:

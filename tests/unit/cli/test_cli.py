@@ -3,15 +3,18 @@
 import errno
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from vlarge import recipe as recipes
 from vlarge.cli import main as cli
 from vlarge.contracts import InputError
 from vlarge.data.service.client import ServiceDied
@@ -71,6 +74,16 @@ def test_every_verb_helps_with_an_example(verb: str, capsys: pytest.CaptureFixtu
     code, out, err = here(capsys, verb, "--help")
     assert (code, err) == (0, "")
     assert "xample" in out
+
+
+def test_trains_help_is_a_recipe_that_explains_itself(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    _, out, _ = here(capsys, "train", "--help")
+    text = out.partition("Settings and their defaults:\n")[2]
+    (tmp_path / "recipe.toml").write_text(text)
+    assert recipes.load([tmp_path / "recipe.toml"]) == recipes.Recipe()
+    tables = text.strip().split("\n\n")
+    assert all(re.match(r"\s*\[\w+\]\n# \w", table) for table in tables)
+    assert len(tables) == len(fields(recipes.Recipe))
 
 
 @pytest.mark.parametrize(
