@@ -106,7 +106,7 @@ def measured(c: Configuration, size: str, device: torch.device, ends: float) -> 
     def step() -> None:
         number = next(steps)
         num_tokens = float(batch.num_actions_B.sum())
-        engine.add_gradients([batch], number, batch.num_valid_values, num_tokens, mesh.world.pulse)
+        engine.add_gradients([batch], number, batch.num_valid_values, num_tokens)
         engine.update(1e-5, number)
 
     seconds = timed(step, device, ends)

@@ -23,7 +23,6 @@ from vlarge.train.engines import make_engine
 from vlarge.train.optim import learning_rate
 from vlarge.train.parallel.mesh import Mesh
 from vlarge.train.parallel.world import World, joined_world
-from vlarge.train.health.pulse import Pulse
 
 NUM_STEPS, NUM_SAMPLES, ACTION_DIM = 5, 11, 5
 PI0 = pi0.Config(
@@ -102,7 +101,7 @@ def run(model: str, degrees: dict[str, Any], world: World, more: dict[str, Any])
         whole = pack(samples)
         batches = share(samples, mesh, num_micro)
         num_tokens = float(whole.num_actions_B.sum())
-        loss = engine.add_gradients(batches, step, whole.num_valid_values, num_tokens, Pulse())
+        loss = engine.add_gradients(batches, step, whole.num_valid_values, num_tokens)
         engine.settle_mixtures()
         norm = engine.update(learning_rate(step, c), step)
         (total,) = world.sum(float(loss))

@@ -24,7 +24,6 @@ from vlarge.train.config import ParallelConfig, TrainConfig
 from vlarge.train.dry_run.rehearsal import Global, talk_beside
 from vlarge.train.dry_run.traffic import Row, Traffic
 from vlarge.train.engine import Engine
-from vlarge.train.health.pulse import Pulse
 from vlarge.train.optim import learning_rate
 from vlarge.train.parallel.mesh import Mesh, data_rank
 from vlarge.train.parallel.world import World, joined_world
@@ -69,7 +68,7 @@ def run(model: str, degrees: dict[str, Any], settings: dict[str, Any], world: Wo
     batches = [pack(samples) for samples in samples_of(parallel, world.rank)]
     for step in range(3):
         with Traffic(parallel) as traffic:
-            engine.add_gradients(batches, step, WHOLE.num_valid, WHOLE.num_tokens, Pulse())
+            engine.add_gradients(batches, step, WHOLE.num_valid, WHOLE.num_tokens)
             engine.update(learning_rate(step, c), step)
             talk_beside(engine, mesh, batches)
     return traffic.rows()

@@ -14,7 +14,7 @@ from vlarge.models.division import Division
 from vlarge.models.network import PolicyNetwork
 from vlarge.train.config import TrainConfig
 from vlarge.train.ema import Ema
-from vlarge.train.health.pulse import BACKWARD, EXCHANGE, OPTIMIZER, Pulse
+from vlarge.train.health.pulse import BACKWARD, EXCHANGE, OPTIMIZER
 from vlarge.train.micro_batches import MicroBatches
 from vlarge.train.optim import Optimizer
 from vlarge.train.parallel.data import mark_wait, reducing
@@ -52,28 +52,26 @@ class Engine(MicroBatches):
         """This process's, or its part of them."""
         return [parameter for network in self.networks for parameter in network.parameters()]
 
-    def add_gradients(
-        self, batches: Sequence[PackedBatch], step: int, num_valid: float, num_tokens: float, pulse: Pulse
-    ) -> Tensor:
+    def add_gradients(self, batches: Sequence[PackedBatch], step: int, num_valid: float, num_tokens: float) -> Tensor:
         """Of this process's micro-batches; its share of the loss. The numbers are those of the whole global batch."""
         self._weigh_balance(num_tokens)
         draws, scale = self._draws(batches, step), self._scale(num_valid)
         if self.mesh.size("pp") > 1:
-            return self._through_pipeline(batches, draws, scale, pulse)
+            return self._through_pipeline(batches, draws, scale)
         loss = torch.zeros((), device=self.device)
         if self.mesh.world.size == 1:  # alone, nobody waits for what has nothing in it
             kept = [(batch, each) for batch, each in zip(batches, draws, strict=True) if batch.num_samples]
             batches, draws = [batch for batch, _ in kept], [each for _, each in kept]
         for number, (batch, each) in enumerate(zip(batches, draws, strict=True), 1):
             with reducing(self.parts[0].runner, now=number == len(batches)):
-                loss += self._add_micro(batch, each, scale, pulse)
+                loss += self._add_micro(batch, each, scale)
         return loss
 
     def update(self, lr: float, step: int) -> Tensor:
         """An optimizer step after all micro-batches. Returns the norm of the whole gradient; where it is not finite,
         the weights stay as they are.
         """
-        with self.mesh.world.pulse.section(EXCHANGE if self.mesh.world.size > 1 else OPTIMIZER):
+        with self.pulse.section(EXCHANGE if self.mesh.world.size > 1 else OPTIMIZER):
             norm = self.norm()
         self.optimizer.update(lr, self.config.clip_norm, norm)
         self.ema.update(step)
@@ -99,21 +97,19 @@ class Engine(MicroBatches):
             dist.all_reduce(norm, group=self.mesh.group("pp"))
         return norm.sqrt()
 
-    def _add_micro(self, batch: PackedBatch, draws: Draws, scale: float, pulse: Pulse) -> Tensor:
+    def _add_micro(self, batch: PackedBatch, draws: Draws, scale: float) -> Tensor:
         part = self.parts[0]
-        loss = self._forward(part.stage, part.runner, batch, draws, scale, pulse)
-        with pulse.section(BACKWARD):
-            mark_wait(part.runner, loss, pulse)
+        loss = self._forward(part.stage, part.runner, batch, draws, scale)
+        with self.pulse.section(BACKWARD):
+            mark_wait(part.runner, loss, self.pulse)
             loss.backward()
             return loss.detach_()  # what is left of the graph goes here
 
-    def _through_pipeline(
-        self, batches: Sequence[PackedBatch], draws: Sequence[Draws], scale: float, pulse: Pulse
-    ) -> Tensor:
+    def _through_pipeline(self, batches: Sequence[PackedBatch], draws: Sequence[Draws], scale: float) -> Tensor:
         def loss(velocity_SA: Tensor, micro: int) -> Tensor:
             return self._loss(velocity_SA, draws[micro], scale)
 
         for part in self.parts:
             part.stage.take([self._inputs(b, d, part.network) for b, d in zip(batches, draws, strict=True)])
         stages = [(part.stage, part.runner) for part in self.parts]
-        return run_pipeline(stages, self.mesh.group("pp"), self.device, loss, pulse)
+        return run_pipeline(stages, self.mesh.group("pp"), self.device, loss, self.pulse)

@@ -17,7 +17,6 @@ from vlarge.models.network import PolicyNetwork
 from vlarge.recipe import Recipe
 from vlarge.train.config import DEEPSPEED, TrainConfig
 from vlarge.train.engine import Engine
-from vlarge.train.health.pulse import Pulse
 from vlarge.train.parallel.mesh import Mesh
 
 
@@ -36,9 +35,7 @@ class TrainingEngine(Protocol):
     @property
     def mixtures(self) -> list[MixtureOfExperts]: ...
 
-    def add_gradients(
-        self, batches: Sequence[PackedBatch], step: int, num_valid: float, num_tokens: float, pulse: Pulse
-    ) -> Tensor:
+    def add_gradients(self, batches: Sequence[PackedBatch], step: int, num_valid: float, num_tokens: float) -> Tensor:
         """Of this process's micro-batches; its share of the loss. The numbers are those of the whole global batch."""
 
     def settle_mixtures(self) -> None:

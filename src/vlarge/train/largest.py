@@ -66,7 +66,7 @@ class Trial:
         samples = [replace(self.sample, id=SampleId(0, 0, i)) for i in range(num_samples)]
         num_values, num_steps = num_samples * self.sample.actions_SA.size, num_samples * len(self.sample.actions_SA)
         batches = [pack(samples)] * self.mesh.degrees.num_micro
-        self.engine.add_gradients(batches, 0, num_values, num_steps, self.mesh.world.pulse)
+        self.engine.add_gradients(batches, 0, num_values, num_steps)
 
 
 def largest_micro_batch(trial: Trial) -> int:

@@ -14,7 +14,7 @@ from vlarge.contracts import PackedBatch
 from vlarge.models.moe import MixtureOfExperts, mixtures
 from vlarge.models.network import Inputs, PolicyNetwork
 from vlarge.train.config import TrainConfig
-from vlarge.train.health.pulse import EXCHANGE, FORWARD, Pulse
+from vlarge.train.health.pulse import EXCHANGE, FORWARD
 from vlarge.train.parallel.mesh import Mesh
 from vlarge.train.parallel.pipeline import Stage
 from vlarge.train.step import Draws, draw
@@ -33,6 +33,7 @@ class MicroBatches:
         self, network: PolicyNetwork[Any, Any], mesh: Mesh, c: TrainConfig, *, seed: int, device: torch.device
     ) -> None:
         self.mesh, self.config, self.seed, self.device = mesh, c, seed, device
+        self.pulse = mesh.world.pulse
         self.flow, self.action_dim = network.flow, network.config.max_action_dim
         self.num_mixtures = len(mixtures(network))
         self.shapes = {name: tuple(value.shape) for name, value in network.state_dict().items()}  # of the whole
@@ -47,13 +48,13 @@ class MicroBatches:
         for mixture in self.mixtures:
             counts = mixture.balance.count_E.to(torch.float64).cpu()
             if self.mesh.stage is not None:
-                with self.mesh.world.pulse.section(EXCHANGE):
+                with self.pulse.section(EXCHANGE):
                     dist.all_reduce(counts, group=self.mesh.stage)
             mixture.settle(counts.to(mixture.share_E))
 
     def _draws(self, batches: Sequence[PackedBatch], step: int) -> list[Draws]:
         c = self.config
-        with self.mesh.world.pulse.section(FORWARD):
+        with self.pulse.section(FORWARD):
             return [
                 draw(
                     batch, self.flow, seed=self.seed, step=step, num_draws=c.suffixes_per_prefix,
@@ -80,11 +81,9 @@ class MicroBatches:
         # Of this process's own rows: the others have theirs.
         return self.networks[-1].rows.own(draws.squared_errors(velocity_SA)).sum() * scale
 
-    def _forward(
-        self, stage: Stage, runner: nn.Module, batch: PackedBatch, draws: Draws, scale: float, pulse: Pulse
-    ) -> Tensor:
+    def _forward(self, stage: Stage, runner: nn.Module, batch: PackedBatch, draws: Draws, scale: float) -> Tensor:
         """The loss of a micro-batch. runner: what runs the stage, which is the whole network here."""
-        with pulse.section(FORWARD):
+        with self.pulse.section(FORWARD):
             stage.take([self._inputs(batch, draws, stage.network)])
             (velocity_SA,) = runner(micro=torch.zeros((), dtype=torch.int64))
             return self._loss(velocity_SA, draws, scale)

@@ -187,7 +187,7 @@ class Trainer:
             sum(int(batch.num_actions_B.sum()) for batch in counted), len(stop), share.replaced()[0],
         )  # fmt: skip
         self._limit_replaced(int(num_replaced), share)
-        own_loss = self.engine.add_gradients(batches, self.step, num_valid, num_tokens, pulse)
+        own_loss = self.engine.add_gradients(batches, self.step, num_valid, num_tokens)
         self.engine.settle_mixtures()
         with pulse.section(OPTIMIZER):
             lr = learning_rate(self.step, c)

@@ -18,7 +18,6 @@ from vlarge.train.dry_run.imagined import Imagined, imagined_world, run_as_on_gp
 from vlarge.train.dry_run.memory import Memory, Peak
 from vlarge.train.dry_run.traffic import Row, Traffic, num_bytes
 from vlarge.train.engine import Engine
-from vlarge.train.health.pulse import Pulse
 from vlarge.train.parallel.deliver import deliver
 from vlarge.train.parallel.mesh import Mesh
 from vlarge.train.parallel.weights import local
@@ -115,7 +114,7 @@ def _is_copied(mesh: Mesh) -> bool:
 
 def imagine_step(engine: Engine, batches: Sequence[PackedBatch], step: int, whole: Global) -> None:
     """Forward and backward passes, and the gradient's norm."""
-    engine.add_gradients(batches, step, whole.num_valid, whole.num_tokens, Pulse())
+    engine.add_gradients(batches, step, whole.num_valid, whole.num_tokens)
     engine.norm()
 
 

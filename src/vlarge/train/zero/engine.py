@@ -14,7 +14,7 @@ from vlarge.models.division import Division
 from vlarge.models.network import PolicyNetwork
 from vlarge.train.config import TrainConfig
 from vlarge.train.ema import weight_of_new
-from vlarge.train.health.pulse import BACKWARD, Pulse
+from vlarge.train.health.pulse import BACKWARD
 from vlarge.train.micro_batches import MicroBatches
 from vlarge.train.parallel.mesh import Mesh
 from vlarge.train.parallel.spread import own_stages, run_idle_parts
@@ -50,15 +50,13 @@ class DeepSpeedEngine(MicroBatches):
         self.runner = start(self.stage, network, zero_stage, c, device)
         self._kept = ZeroState(network, self.runner, zero_stage, row)
 
-    def add_gradients(
-        self, batches: Sequence[PackedBatch], step: int, num_valid: float, num_tokens: float, pulse: Pulse
-    ) -> Tensor:
+    def add_gradients(self, batches: Sequence[PackedBatch], step: int, num_valid: float, num_tokens: float) -> Tensor:
         """Of this process's micro-batches; its share of the loss. The numbers are those of the whole global batch."""
         self._weigh_balance(num_tokens / self.mesh.world.size)  # as the loss below
         scale, loss = self._scale(num_valid), torch.zeros((), device=self.device)
         for number, (batch, draws) in enumerate(zip(batches, self._draws(batches, step), strict=True), 1):
             self.runner.set_gradient_accumulation_boundary(number == len(batches))
-            loss += self._add_micro(batch, draws, scale, pulse)
+            loss += self._add_micro(batch, draws, scale)
         return loss
 
     def update(self, lr: float, step: int) -> Tensor:
@@ -78,9 +76,9 @@ class DeepSpeedEngine(MicroBatches):
         """Go on from a `state` that was loaded into."""
         self._kept.adopt(state)
 
-    def _add_micro(self, batch: PackedBatch, draws: Draws, scale: float, pulse: Pulse) -> Tensor:
-        loss = self._forward(self.stage, self.runner, batch, draws, scale, pulse)
-        with pulse.section(BACKWARD):
+    def _add_micro(self, batch: PackedBatch, draws: Draws, scale: float) -> Tensor:
+        loss = self._forward(self.stage, self.runner, batch, draws, scale)
+        with self.pulse.section(BACKWARD):
             # It takes the mean over processes of what is their share of a sum.
             self.runner.backward(loss * self.mesh.world.size, scale_wrt_gas=False)
         return loss.detach()
