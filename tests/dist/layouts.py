@@ -88,6 +88,9 @@ def run(model: str, degrees: dict[str, Any], world: World, more: dict[str, Any])
     division = family.division(sizes)
     division.check(num_stages=parallel.num_stages, ep=parallel.ep, cp=parallel.cp, tp=parallel.tp)
     mesh = Mesh(parallel, world, "cpu")
+    if c.compile:
+        torch._dynamo.reset()
+        torch._dynamo.config.fail_on_recompile_limit_hit = True  # otherwise the rest runs uncompiled
     torch.manual_seed(0)
     network = family.build(sizes)
     adapt(network, ADAPTED.get(model, ModelConfig()))

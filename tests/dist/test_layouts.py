@@ -104,6 +104,13 @@ def test_eight_processes() -> None:
 
 
 @pytest.mark.long
+def test_compiled_parts() -> None:
+    compiled = {"compile": True}
+    layouts = [(model, axis, {axis: 2}, compiled) for model in (PI05, GROOT) for axis in ("dp_shard", "tp", "cp", "pp")]
+    check(2, [*layouts, (MOE, "ep", {"ep": 2}, compiled)])
+
+
+@pytest.mark.long
 def test_bfloat16_stays_near() -> None:
     bf16 = {"dtype": "bf16", "lr": 1e-4}  # larger steps carry the rounding of one into the next
     layouts = [

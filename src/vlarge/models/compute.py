@@ -51,4 +51,4 @@ def compile_regions(model: nn.Module, backend: str = "inductor") -> None:
     """
     for module in model.modules():
         if getattr(module, "is_row_wise", False):
-            module.compile(backend=backend, dynamic=True)
+            module.forward = torch.compile(module.forward, backend=backend, dynamic=True)

@@ -58,9 +58,10 @@ def own_stages(
     for number in range(pp, num_stages, mesh.size("pp")):
         own = network if num_stages == mesh.size("pp") else copy.deepcopy(network)
         keep_layers(own, division, cuts[number])
-        _divide(own, division, mesh)
+        _divide_weights(own, mesh)
         if c.compile:
-            compile_regions(own)
+            compile_regions(own)  # without what is exchanged around them
+        _divide_rows(own, division, mesh)
         recompute_layers(own, c.recompute)
         yield Stage(own, cuts[number], number, num_stages, partial(precision, DTYPES[c.dtype], device))
 
@@ -73,16 +74,19 @@ def run_idle_parts(network: nn.Module) -> None:
             module.runs_idle_parts = True
 
 
-def _divide(network: Network, division: Division, mesh: Mesh) -> None:
-    context, tensor = _line(mesh, "cp"), _line(mesh, "tp")
-    module: Any
+def _divide_weights(network: Network, mesh: Mesh) -> None:
     if mesh.world.size > 1:
         run_idle_parts(network)
     axes = [axis for axis in ("ep", "tp") if mesh.size(axis) > 1]
     if axes and mesh.device_mesh is not None:
         divide_experts(network, mesh.device_mesh[tuple(axes)], _line(mesh, "ep"))
-    if tensor:
-        divide_weights(network, mesh.along("tp"), is_first=tensor.rank == 0)
+    if mesh.size("tp") > 1:
+        divide_weights(network, mesh.along("tp"), is_first=mesh.coordinate("tp") == 0)
+
+
+def _divide_rows(network: Network, division: Division, mesh: Mesh) -> None:
+    context, tensor = _line(mesh, "cp"), _line(mesh, "tp")
+    module: Any
     if context or tensor:
         rows = SpreadRows(context, tensor)
         for module in network.modules():

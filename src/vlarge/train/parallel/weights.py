@@ -7,8 +7,8 @@ that several have alike is the sum of theirs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -48,23 +48,30 @@ def use_local(module: nn.Module, *, only_first: Sequence[str] = (), is_first: bo
     """
     names = [name for name, parameter in module.named_parameters(recurse=False) if isinstance(parameter, DTensor)]
     if names:
-        silent = () if is_first else only_first
-        module.forward = partial(_with_local, module, module.forward, names, silent)
+        changed: Any = module
+        changed.divided, changed.silent = names, () if is_first else tuple(only_first)
+        changed.__class__ = _seeing_local(type(module))
 
 
-def _with_local(
-    module: nn.Module, forward: Callable[..., Any], names: list[str], silent: Sequence[str], *args: Any, **more: Any
-) -> Any:
-    before = {name: module.get_parameter(name) for name in names}
-    own: dict[str, Any] = module._parameters
-    try:
-        for name, parameter in before.items():
-            assert isinstance(parameter, DTensor)
-            part = parameter.to_local(grad_placements=_of_gradient(parameter))
-            own[name] = 0 * part if name in silent else part
-        return forward(*args, **more)
-    finally:
-        own.update(before)
+@cache
+def _seeing_local(kind: Any) -> type[nn.Module]:
+    # One class for all modules of a kind: a compiled forward pass is then one for all of them.
+    class SeeingLocal(kind):
+        divided: list[str]
+        silent: tuple[str, ...]
+
+        def forward(self, *args: Any, **more: Any) -> Any:
+            before = {name: self._parameters[name] for name in self.divided}
+            try:
+                for name, parameter in before.items():
+                    part = parameter.to_local(grad_placements=_of_gradient(parameter))
+                    self._parameters[name] = 0 * part if name in self.silent else part
+                return super().forward(*args, **more)
+            finally:
+                self._parameters.update(before)
+
+    SeeingLocal.__name__ = kind.__name__
+    return SeeingLocal
 
 
 def _of_gradient(parameter: DTensor) -> list[Placement]:
