@@ -49,8 +49,9 @@ def use_local(module: nn.Module, *, only_first: Sequence[str] = (), is_first: bo
     names = [name for name, parameter in module.named_parameters(recurse=False) if isinstance(parameter, DTensor)]
     if names:
         changed: Any = module
+        kind: Any = type(module)
         changed.divided, changed.silent = names, () if is_first else tuple(only_first)
-        changed.__class__ = _seeing_local(type(module))
+        changed.__class__ = _seeing_local(kind)
 
 
 @cache
