@@ -100,16 +100,16 @@ def split(argv: Sequence[str], flags: Mapping[str, type]) -> CommandLine:
 
 def _option(text: str, tokens: list[str], known: set[str], switches: set[str]) -> tuple[str, str]:
     """Name and value of the option `--text`, taking the value from `tokens` where it stands apart."""
-    name, equals, value = text.partition("=")
-    name = name.replace("-", "_")
+    typed, equals, value = text.partition("=")
+    name = typed.replace("-", "_")
     if name not in known:
-        raise InputError(f"unknown option --{text.partition('=')[0]}{nearest_key(name, known, '--')}")
+        raise InputError(f"unknown option --{typed}{nearest_key(name, known, '--')}")
     if equals:
         return name, value
     if name in switches and not (tokens and tokens[0].lower() in ("true", "false")):
         return name, "true"
     if not tokens or tokens[0].startswith("--"):
-        raise InputError(f"option --{name} needs a value")
+        raise InputError(f"option --{typed} needs a value")
     return name, tokens.pop(0)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from inspect import getdoc
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vlarge.cli.arguments import CommandLine, split
 from vlarge.contracts import InputError
@@ -28,8 +29,8 @@ checkpoints/.
   --table.key V    one setting, for instance --data.path my_dataset --train.steps 2000 --run.dir runs/mine
   --resume         continue the run in --run.dir from its last checkpoint, bit for bit, or from its
                    beginning where it ended before the first one; --resume=auto begins where there is none
-  --dry-run        train nothing: say what --world-size N processes would hold and send, or why they cannot start;
-                   --json for machines
+  --dry-run        train nothing: say what --world-size N processes would hold and send, or why they cannot start
+  --json           print the outcome, of a dry run the report, for machines
 
 LeRobot's --dataset.repo_id, --dataset.root, --policy.path, --batch_size, --steps, --output_dir and --seed work too.
 
@@ -43,7 +44,9 @@ Settings and their defaults:
 
 
 def run(argv: Sequence[str]) -> int:
-    if not argv or "-h" in argv or "--help" in argv:
+    if not argv:
+        raise InputError("no recipe: vlarge train RECIPE, for instance recipes/finetune.toml; --help says more")
+    if "-h" in argv or "--help" in argv:
         print(USAGE + _settings())
         return 0
     from vlarge.data.index import require_dataset
@@ -52,10 +55,10 @@ def run(argv: Sequence[str]) -> int:
     recipe = line.recipe()
     if line.has("dry_run"):
         return _dry_run(recipe, line)
-    if alone := [name for name in ("world_size", "json") if name in line.flags]:
-        raise InputError(f"--{alone[0].replace('_', '-')} belongs to --dry-run: add that, or leave it out")
+    if line.has("world_size"):
+        raise InputError("--world-size belongs to --dry-run: add that, or leave it out")
     require_dataset(recipe.data)  # a mistake is told at once; the rest takes seconds to load
-    return _train(recipe, line.flags.get("resume", "false"))
+    return _train(recipe, line.flags.get("resume", "false"), as_json=line.has("json"))
 
 
 def _settings() -> str:
@@ -96,7 +99,7 @@ def _world_size(line: CommandLine) -> int:
     return int(text)
 
 
-def _train(recipe: Recipe, resume: str) -> int:
+def _train(recipe: Recipe, resume: str, *, as_json: bool) -> int:
     from torch.distributed import is_torchelastic_launched
 
     from vlarge.train.checkpoint.shelf import CHECKPOINTS, Shelf
@@ -117,16 +120,35 @@ def _train(recipe: Recipe, resume: str) -> int:
         if world.is_main:
             print(_describe(trainer), file=sys.stderr)
         was_finished = trainer.finished
-        checkpoint = trainer.train()
+        try:
+            checkpoint = trainer.train()
+        except KeyboardInterrupt:
+            print(f"left at once; the last checkpoint is {trainer.checkpoints.last() or 'none'}", file=sys.stderr)
+            raise
         if world.is_main:
-            print(f"{_outcome(trainer, was_finished=was_finished)}: {checkpoint}")
+            outcome = f"{_outcome(trainer, was_finished=was_finished)}: {checkpoint}"
+            print(json.dumps(_as_json(trainer, checkpoint)) if as_json else outcome)
     return 0
+
+
+def _as_json(trainer: Trainer, checkpoint: Path) -> dict[str, Any]:
+    return {
+        "checkpoint": str(checkpoint),
+        "step": trainer.step,
+        "steps": trainer.recipe.train.steps,
+        "finished": trainer.finished,
+        "num_skipped": trainer.skipped.total,
+    }
 
 
 def _outcome(trainer: Trainer, *, was_finished: bool) -> str:
     if was_finished:
         return f"nothing to do at step {trainer.step}, train.steps is {trainer.recipe.train.steps}; raise it to go on"
-    return "finished" if trainer.finished else f"stopped at step {trainer.step}; continue with --resume"
+    done = "finished" if trainer.finished else f"stopped at step {trainer.step}; continue with --resume"
+    skipped = trainer.skipped.total
+    return done + (
+        f", {skipped} of {trainer.step} steps skipped, since their gradients were not finite" if skipped else ""
+    )
 
 
 def _describe(trainer: Trainer) -> str:

@@ -147,6 +147,15 @@ def cost_in_tokens[N: (int, np.ndarray)](
     return images * image_tokens + text + num_draws * (draw_tokens + steps)
 
 
+def check_budget(budget: int, cost: int) -> None:
+    """Raise InputError for a sample of `cost` tokens that alone exceeds `budget` tokens; 0 holds anything."""
+    if 0 < budget < cost:
+        raise InputError(
+            f"train.micro_batch_tokens (--train.mbs) is {budget}, and a sample has {cost} tokens: make it {cost} or"
+            " more, or leave it 0"
+        )
+
+
 def micro_batches(costs: np.ndarray, budget: int) -> list[list[int]]:
     """Sample numbers of each micro-batch: first-fit decreasing under `budget` tokens; 0 puts all into one.
 
@@ -158,11 +167,7 @@ def micro_batches(costs: np.ndarray, budget: int) -> list[list[int]]:
     room: list[int] = []
     for i in np.argsort(-costs, kind="stable").tolist():
         cost = int(costs[i])
-        if cost > budget:
-            raise InputError(
-                f"train.micro_batch_tokens (--train.mbs) is {budget}, and a sample has {cost} tokens: make it {cost} or"
-                " more, or leave it 0"
-            )
+        check_budget(budget, cost)
         fitting = next((b for b, left in enumerate(room) if left >= cost), -1)
         if fitting < 0:
             bins.append([])

@@ -140,7 +140,8 @@ class ParallelConfig:
             raise InputError(f"parallel.schedule is {self.schedule!r}; use {' or '.join(map(repr, SCHEDULES))}")
         if (self.stages_per_process > 1) != (self.schedule == "interleaved"):
             raise InputError(
-                'parallel.stages_per_process above 1 goes with parallel.schedule = "interleaved", and only with it'
+                f"parallel.stages_per_process is {self.stages_per_process} and parallel.schedule {self.schedule!r}:"
+                " above 1 goes with 'interleaved', and 1 with '1f1b'"
             )
         if self.pp == 1 and (self.stages_per_process > 1 or self.micro_batches):
             raise InputError("parallel.stages_per_process and parallel.micro_batches are a pipeline's: set parallel.pp")

@@ -157,6 +157,12 @@ def longest_sample(p: Preparation, dataset: Dataset) -> Sample:
     return blank_sample(p, max(dataset.tasks, key=p.most_text_tokens, default=""))
 
 
+def longest(plan: Plan, datasets: Sequence[Dataset], num_draws: int) -> tuple[int, Sample]:
+    """The longest sample of all datasets, after its number of tokens."""
+    samples = map(longest_sample, plan.preparations, datasets)
+    return max(((num_tokens(each, plan.sizes, num_draws), each) for each in samples), key=lambda found: found[0])
+
+
 def num_tokens(sample: Sample, sizes: Sizes, num_draws: int) -> int:
     """Of a sample, as micro-batches count them."""
     return cost_in_tokens(

@@ -20,6 +20,7 @@ from vlarge import recipe as recipes
 from vlarge.contracts import InputError, PackedBatch
 from vlarge.data.check import require_trainable
 from vlarge.data.index import Dataset
+from vlarge.data.pack import check_budget
 from vlarge.data.service.plan import ALONE
 from vlarge.data.service.stream import Limits
 from vlarge.models.adapt import adapter_scale, merged
@@ -33,7 +34,7 @@ from vlarge.train import hardware
 from vlarge.train.checkpoint import Checkpoints, Reader
 from vlarge.train.engines import TrainingEngine, make_engine, require_engine
 from vlarge.train.feeding import Share, feed_of, open_data
-from vlarge.train.fit import fit, longest_sample, num_tokens
+from vlarge.train.fit import fit, longest
 from vlarge.train.health import timeouts
 from vlarge.train.health.balance import Balance
 from vlarge.train.health.events import Events
@@ -46,13 +47,12 @@ from vlarge.train.parallel.mesh import Mesh
 from vlarge.train.parallel.world import World
 from vlarge.train.replaced import Replaced, say
 from vlarge.train.run_dir import check_same_model, check_vacant, holds_run, locked, recorded
+from vlarge.train.skipped import Skipped
 from vlarge.train.step import DTYPES, compute_dtype
 from vlarge.train.track.opened import Log, tracked
 from vlarge.train.track.provenance import recorded_starts
 from vlarge.train.track.timeline import Timeline
 from vlarge.train.track.tracker import Tracked
-
-MAX_BAD_STEPS = 10  # skipped updates in a row before the run gives up
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Trainer:
         self._share: Share | None = None
         self._replaced = Replaced()
         self.step = 0
-        self._bad_steps = 0
+        self.skipped = Skipped(self._events.tell if self.world.is_main else lambda _: None)
         self._warmup_step_s: list[float] = []
         if recipe.train.micro_batch_tokens == "auto":
             self._fit_micro_batches(resume=resume)
@@ -106,6 +106,8 @@ class Trainer:
         for dataset in self.datasets:
             require_trainable(dataset)
         self.plan = fit(recipe, self.datasets)
+        if budget := recipe.train.budget_tokens:
+            check_budget(budget, longest(self.plan, self.datasets, recipe.train.suffixes_per_prefix)[0])
         self._order = feed_of(self.recipe, self.plan, ALONE, self.degrees, 0).decides_order(self.datasets)
         self._family = find_family(self.plan.model.name)
         division, degrees = self._family.division(self.plan.sizes), self.degrees
@@ -134,13 +136,18 @@ class Trainer:
                 if self.step == first_step:
                     timeouts.shorten(self.world, self.recipe.health.timeout_s)
                 self._fit_steps(launched.record["step_s"])
+                saves = self.recipe.train.save_every and self.step % self.recipe.train.save_every == 0
                 # A GPU is still at work on this step: what is read is the one before, which nobody waits for.
-                while len(unread) > (self.device.type == "cuda" and not self.finished and not stopping):
-                    log(self._read(unread.popleft()))
+                while len(unread) > (self.device.type == "cuda" and not (self.finished or stopping or saves)):
+                    self._read(unread.popleft(), log)
+                if self.skipped.in_a_row:
+                    continue
                 if stopping:
                     break
-                if self.recipe.train.save_every and self.step % self.recipe.train.save_every == 0:
+                if saves:
                     self._begin_save()
+            if self.skipped.in_a_row:
+                raise self.skipped.error(self._last_good())
             return self.save()
 
     @property
@@ -167,11 +174,11 @@ class Trainer:
         tokens = began.train.budget_tokens if began else 0
         tokens = tokens or largest_micro_batch(self._trial())
         self.recipe = recipes.replace(self.recipe, "train.micro_batch_tokens", tokens)
+        if self.world.is_main:
+            self._events.tell(f"train.micro_batch_tokens is {tokens}, {'as before' if began else 'by trying'}")
 
     def _trial(self) -> Trial:
-        draws = self.recipe.train.suffixes_per_prefix
-        samples = map(longest_sample, self.plan.preparations, self.datasets)
-        cost, sample = max(((num_tokens(s, self.plan.sizes, draws), s) for s in samples), key=lambda each: each[0])
+        cost, sample = longest(self.plan, self.datasets, self.recipe.train.suffixes_per_prefix)
         share = math.ceil(self.recipe.train.batch_size / self.degrees.num_data)
         most = math.ceil(share / self.degrees.num_micro)
         return Trial(self.engine, self.mesh, self.device, sample, cost, most)
@@ -197,13 +204,20 @@ class Trainer:
         record = {"step": self.step, "lr": lr} | self._speed(batches, num_samples)
         return _Launched(record, own_loss, norm), bool(stops)
 
-    def _read(self, launched: _Launched) -> dict[str, Any]:
-        """The record of a step for steps.jsonl, once its numbers are there."""
+    def _read(self, launched: _Launched, log: Log) -> None:
+        """Complete the record of a step, once its numbers are there. Raises InputError after too many bad ones."""
         with self.world.pulse.section(COMMUNICATE):
             own_loss, norm = launched.own_loss.item(), launched.norm.item()
         (loss,) = self.world.sum(own_loss)
-        self._count_bad(norm, launched.record["step"])
-        return {"step": launched.record["step"], "loss": loss, "grad_norm": norm} | launched.record
+        self.skipped.count(norm, launched.record["step"])
+        counted = {"loss": loss, "grad_norm": norm, "num_skipped": self.skipped.total}
+        log({"step": launched.record["step"]} | counted | launched.record)
+        if self.skipped.are_too_many:
+            raise self.skipped.error(self._last_good())
+
+    def _last_good(self) -> Path | None:
+        self._let_save_end()
+        return self.checkpoints.last()
 
     def _limit_replaced(self, num_replaced: int, share: Share) -> None:
         """Stop the run where too many of all its samples so far could not be read."""
@@ -257,15 +271,6 @@ class Trainer:
             "memory_bytes": used,
             "memory_fraction": fraction,
         }
-
-    def _count_bad(self, norm: float, step: int) -> None:
-        self._bad_steps = 0 if math.isfinite(norm) else self._bad_steps + 1
-        if self._bad_steps >= MAX_BAD_STEPS:
-            last = self.checkpoints.last()
-            raise InputError(
-                f"gradients were not finite for {MAX_BAD_STEPS} steps in a row up to step {step}; the last good"
-                f" checkpoint is {last or 'none'}: resume from it with a lower train.lr"
-            )
 
     @contextmanager
     def _opened(self) -> Iterator[Log]:
@@ -341,6 +346,7 @@ class Trainer:
             "steps": self.recipe.train.steps,
             "order": json.dumps(self._order),
             "replaced": replaced,
+            "skipped": self.skipped.total,
         }
         return {**self.engine.state(), "position": position}
 
@@ -357,8 +363,12 @@ class Trainer:
         check_order(json.loads(position["order"]), self._order, [dataset.root for dataset in self.datasets], last)
         self.step = int(position["step"])
         self._replaced.load(position["replaced"])
+        self.skipped.total = int(position["skipped"])
+        before, now = int(position["steps"]), self.recipe.train.steps
         if self.recipe.train.max_time_s and self.step >= self.recipe.train.warmup_steps:
-            self._set_steps(int(position["steps"]))
+            self._set_steps(before)
+        elif before != now and self.world.is_main:
+            self._events.tell(f"train.steps was {before} and is {now}: the learning rate now falls until step {now}")
 
 
 def check_order(before: dict[str, Any], now: dict[str, Any], roots: Sequence[str], last: Path) -> None:

@@ -82,6 +82,8 @@ def test_what_a_start_would_refuse_is_refused() -> None:
         dry(128)
     with pytest.raises(InputError, match="tp"):
         dry(3, parallel__tp=3)
+    with pytest.raises(InputError, match="a dry run follows torch's engine"):
+        dry(2, parallel__engine="deepspeed", parallel__zero_stage=3)
 
 
 def test_tables_fit_a_terminal_of_80_columns() -> None:

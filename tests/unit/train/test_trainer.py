@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +26,7 @@ from vlarge.recipe import Recipe
 from vlarge.train import trainer as training
 from vlarge.train.feeding import Share
 from vlarge.train.replaced import say
+from vlarge.train.track.jsonl import read_lines
 from vlarge.train.trainer import Trainer
 
 
@@ -139,7 +141,9 @@ def test_two_runs_cannot_write_to_one_directory(small: Recipe) -> None:
         second.train()
 
 
-@pytest.mark.parametrize("fault", ["another run is writing", r"run\.json cannot be read"])
+@pytest.mark.parametrize(
+    "fault", ["another run is writing", r"run\.json cannot be read", r"a sample has \d+ tokens: make it \d+ or more"]
+)
 def test_a_run_directory_is_refused_before_a_model_is_built(
     fault: str, small: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,8 +152,9 @@ def test_a_run_directory_is_refused_before_a_model_is_built(
     monkeypatch.setattr(Trainer, "_lay_out", lambda _: pytest.fail("a model was built"))
     if "json" in fault:
         (first.run_dir / "run.json").write_text("{")
+    recipe = changed(small, micro_batch_tokens=5) if "tokens" in fault else small
     with first._opened() if "another" in fault else nullcontext(), pytest.raises(InputError, match=fault):
-        Trainer(small, resume=True)
+        Trainer(recipe, resume=True)
 
 
 def test_a_run_that_has_all_its_steps_says_that_nothing_is_left(
@@ -161,6 +166,9 @@ def test_a_run_that_has_all_its_steps_says_that_nothing_is_left(
     (tmp_path / "again.toml").write_text(recipes.dump(recipes.replace(small, "train.steps", 1)))
     assert train.run([str(tmp_path / "again.toml"), "--resume"]) == 0
     assert f"nothing to do at step 2, train.steps is 1; raise it to go on: {saved}" in capsys.readouterr().out
+    assert train.run([str(tmp_path / "again.toml"), "--resume", "--json"]) == 0
+    outcome = {"checkpoint": str(saved), "step": 2, "steps": 1, "finished": True, "num_skipped": 0}
+    assert json.loads(capsys.readouterr().out) == outcome
 
 
 def test_a_damaged_recipe_of_the_run_is_named_with_what_to_do(small: Recipe) -> None:
@@ -249,14 +257,59 @@ def test_what_the_model_cannot_take_is_refused_before_anything_is_written(small:
     assert not (tmp_path / "run").exists()
 
 
-def test_gradients_that_stay_infinite_stop_the_run(small: Recipe) -> None:
-    trainer = Trainer(recipes.replace(recipes.replace(small, "train.steps", 20), "train.save_every", 0))
-    with torch.no_grad():
-        trainer.model.action_out.bias.fill_(float("nan"))
-    with pytest.raises(
-        InputError, match="not finite for 10 steps in a row up to step 10; the last good checkpoint is none"
-    ):
+def spoil(trainer: Trainer, bad_steps: range, monkeypatch: pytest.MonkeyPatch) -> Trainer:
+    """Let the gradients of some steps be NaN."""
+    add = trainer.engine.add_gradients
+
+    def add_bad(*args: Any) -> torch.Tensor:
+        loss = add(*args)
+        if trainer.step + 1 in bad_steps:
+            next(p for p in trainer.model.parameters() if p.grad is not None).grad.fill_(float("nan"))
+        return loss
+
+    monkeypatch.setattr(trainer.engine, "add_gradients", add_bad)
+    return trainer
+
+
+def changed(recipe: Recipe, **settings: Any) -> Recipe:
+    for name, value in settings.items():
+        recipe = recipes.replace(recipe, f"train.{name}", value)
+    return recipe
+
+
+def test_gradients_that_stay_infinite_stop_the_run_at_its_last_good_checkpoint(
+    small: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = changed(small, steps=30, save_every=2, keep_last=1)
+    trainer = spoil(Trainer(recipe), range(5, 31), monkeypatch)
+    good = trainer.run_dir / "checkpoints/00000004"
+    with pytest.raises(InputError, match=f"gradients of 10 steps up to step 14 were not finite: resume from {good}"):
         trainer.train()
+    assert (trainer.run_dir / "checkpoints/last").resolve() == good.resolve()
+    steps = read_lines(trainer.run_dir / "steps.jsonl")
+    assert [step["num_skipped"] for step in steps] == [0] * 4 + [*range(1, 11)]
+    events = [line["event"] for line in read_lines(trainer.run_dir / "events.jsonl")]
+    assert [text for text in events if "is skipped" in text] == [
+        "step 5 is skipped, its gradients are not finite; nothing is saved until they are again"
+    ]
+
+
+def test_a_run_does_not_end_with_a_step_that_was_skipped(small: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = spoil(Trainer(changed(small, steps=4, save_every=0)), range(4, 5), monkeypatch)
+    with pytest.raises(InputError, match=r"gradients of step 4 were not finite: start again with a lower train.lr"):
+        trainer.train()
+    assert not (trainer.run_dir / "checkpoints/last").exists()
+
+
+def test_what_was_skipped_is_counted_over_all_starts(small: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    spoil(Trainer(changed(small, steps=4, save_every=2)), range(2, 4), monkeypatch).train()
+    run_dir = Path(small.run.dir)
+    assert [path.name for path in (run_dir / "checkpoints").iterdir() if path.name.isdigit()] == ["00000004"]
+    resumed = Trainer(changed(small, steps=6), resume=True)
+    resumed.train()
+    assert resumed.skipped.total == 2
+    goodput = json.loads((run_dir / "goodput.json").read_text())
+    assert goodput["lost_s"]["skipped"] > 0
 
 
 def test_a_time_budget_fixes_the_steps_when_the_warm_up_ends(small: Recipe, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from vlarge.contracts import InputError
 from vlarge.models.division import Division
 from vlarge.models.registry import find_family
 from vlarge.recipe import Recipe
-from vlarge.train.config import ParallelConfig, TrainConfig
+from vlarge.train.config import TORCH, ParallelConfig, TrainConfig
 from vlarge.train.dry_run.case import Case, case_of, packed, shared_out
 from vlarge.train.dry_run.rehearsal import CPU, Bytes, Global, rehearse
 from vlarge.train.dry_run.traffic import Row
@@ -61,6 +61,11 @@ def forecast(recipe: Recipe, world_size: int, tell: Tell = lambda _line, _more: 
     """
     if is_torchelastic_launched():
         raise InputError("a dry run is one process, whatever --world-size says: start it without torchrun")
+    if recipe.parallel.engine != TORCH:
+        raise InputError(
+            f"a dry run follows torch's engine, and parallel.engine is {recipe.parallel.engine!r}: leave it out;"
+            " parallel.dp_shard divides the same as its stage 3"
+        )
     degrees = recipe.parallel.resolve(world_size)
     degrees.check_batch(recipe.train.batch_size)
     case = case_of(recipe)
@@ -98,7 +103,7 @@ def _ranks(
         found = rehearse(case.network(), division, degrees, c, first, batches, whole)
         num_samples = sum(batch.num_samples for batch in batches)
         ranks.append(RankForecast(first, stages, num_samples, len(batches), found.held, found.traffic))
-        tell(f"rank {first}", 1)
+        tell(f"{len(ranks)} of {degrees.pp}: rank {first} followed through a step", 1)
     return tuple(ranks)
 
 

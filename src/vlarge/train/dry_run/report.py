@@ -37,7 +37,7 @@ def headline(f: Forecast) -> list[str]:
     mesh = " x ".join(f"{axis} {getattr(f.parallel, axis)}" for axis in AXES if getattr(f.parallel, axis) > 1)
     model = f"{c.model.name} {c.model.init or c.model.preset}"
     lines = [
-        f"{model}: {f.num_parameters / 1e9:.3g} billion parameters, {f.num_trained / 1e9:.3g} trained,"
+        f"{model}: {_count(f.num_parameters)} parameters, {_count(f.num_trained)} trained,"
         f" {c.train.dtype}{RECOMPUTED[c.train.recompute]}",
         f"{f.parallel.num_processes} processes: {mesh or 'alone'}; {c.train.batch_size} samples a step,"
         f" {f.worst.num_samples} on a process, micro-batches: {f.worst.num_micro}",
@@ -75,9 +75,13 @@ def traffic_table(ranks: Sequence[RankForecast]) -> Table:
     for axes, kind in kinds:
         own = [each.get((axes, kind)) for each in found]
         cells = [[f"{row.num_calls}", size(row.num_bytes)] if row else ["", ""] for row in own]
-        rows.append([" x ".join(axes), kind, *(cell for pair in cells for cell in pair)])
+        rows.append([" x ".join(axes) or "all", kind, *(cell for pair in cells for cell in pair)])
     names = [name for each in ranks for name in (_name(each), "")]
     return Table("collectives of a step", ["along", "kind", *names], rows)
+
+
+def _count(number: int) -> str:
+    return f"{number / 1e9:.3g} billion" if number >= 1e9 else f"{number / 1e6:.3g} million"
 
 
 def as_json(f: Forecast) -> dict[str, Any]:

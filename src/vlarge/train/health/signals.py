@@ -21,8 +21,9 @@ def stop_on_signal() -> Iterator[list[int]]:
 
     def note(number: int, _frame: object) -> None:
         received.append(number)
+        again = "; Ctrl-C again leaves at once" if number == signal.SIGINT else ""
         # Not print: it may be at work already when the signal comes.
-        os.write(2, b"stopping: the run is saved after this step; Ctrl-C again leaves at once\n")
+        os.write(2, f"{signal.Signals(number).name}: stopping once this step is done and saved{again}\n".encode())
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     before = {number: signal.signal(number, note) for number in STOPPING}

@@ -3,7 +3,8 @@
 Every second that a process of the run was alive belongs to exactly one record, a step line or an event, and every
 record says how many seconds it accounts for. So goodput is a sum, and it may be taken of the files or along the way:
 
-    step line   step_s = data_wait_s + stalled_s + what counts; other_s: between the record before it and its beginning
+    step line   step_s = data_wait_s + stalled_s + what counts, unless its gradients were not finite; other_s: between
+                the record before it and its beginning
     event       seconds, of the class that `CLASS_OF` gives its name; lines without seconds are remarks
 
 A resume drops the step lines after its checkpoint and notes their seconds as the event "redone".
@@ -11,13 +12,14 @@ A resume drops the step lines after its checkpoint and notes their seconds as th
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-LOSSES = ("start", "data", "save", "restore", "redone", "stalled", "other")
+LOSSES = ("start", "data", "save", "restore", "redone", "stalled", "skipped", "other")
 CLASS_OF = {
     "start": "start",  # until the run directory was opened
     "ready": "start",  # from there to the first step
@@ -79,7 +81,11 @@ class GoodputMeter:
     def add_step(self, step: Mapping[str, Any]) -> None:
         """A line of steps.jsonl."""
         data_s, stalled_s = step.get("data_wait_s", 0.0), step.get("stalled_s", 0.0)
-        self._steps_s += step.get("step_s", 0.0) - data_s - stalled_s
+        worked_s = step.get("step_s", 0.0) - data_s - stalled_s
+        if math.isfinite(step.get("grad_norm", 0.0)):
+            self._steps_s += worked_s
+        else:
+            self._lost_s["skipped"] += worked_s
         self._lost_s["data"] += data_s
         self._lost_s["stalled"] += stalled_s
         self._lost_s["other"] += step.get("other_s", 0.0)

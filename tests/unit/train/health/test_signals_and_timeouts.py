@@ -20,7 +20,9 @@ def test_a_signal_asks_to_stop(number: signal.Signals, capfd: pytest.CaptureFixt
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert [signal.getsignal(each) for each in STOPPING] == before
-    assert "the run is saved after this step" in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert said.startswith(f"{number.name}: stopping once this step is done and saved")
+    assert ("Ctrl-C again leaves at once" in said) == (number is signal.SIGINT)
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ def test_hand_worked_example() -> None:
     steps = [
         {"step": 1, "step_s": 3.0, "data_wait_s": 1.0},
         {"step": 2, "step_s": 10.0, "data_wait_s": 0.5, "stalled_s": 7.5, "other_s": 0.25},
+        {"step": 3, "step_s": 3.0, "data_wait_s": 1.0, "grad_norm": float("nan")},
     ]
     events = [
         {"event": "start", "seconds": 4.0, "down_s": 0.0},
@@ -41,11 +42,20 @@ def test_hand_worked_example() -> None:
     ]
     value = account(steps, events)
     assert value.steps_s == 4.0
-    lost = {"start": 5.5, "data": 1.5, "save": 2.0, "restore": 0.5, "redone": 1.0, "stalled": 7.5, "other": 0.5}
+    lost = {
+        "start": 5.5,
+        "data": 2.5,
+        "skipped": 2.0,
+        "save": 2.0,
+        "restore": 0.5,
+        "redone": 1.0,
+        "stalled": 7.5,
+        "other": 0.5,
+    }
     assert value.lost_s == lost
-    assert (value.wall_s, value.down_s, value.num_starts) == (22.5, 60.0, 2)
-    assert value.ratio == 4.0 / 22.5
-    assert "goodput 17.8% of 22.5 s in 2 starts; lost: start 24.4%" in str(value)
+    assert (value.wall_s, value.down_s, value.num_starts) == (25.5, 60.0, 2)
+    assert value.ratio == 4.0 / 25.5
+    assert "goodput 15.7% of 25.5 s in 2 starts; lost: start 21.6%" in str(value)
     assert str(value).endswith("; 60 s between starts not counted")
     assert account([], []).ratio == 0.0
 
