@@ -181,7 +181,16 @@ class Step:
 
 
 class Env(Protocol):
-    """One simulated environment. An instance serves one task; `reset` may be called with any key of that task."""
+    """One simulated environment. An instance serves one task; `reset` may be called with any key of that task.
+
+    What one has besides is used and checked where it is there:
+
+        time_s: float                            simulated seconds since the reset
+        snapshot() -> Any; restore(Any) -> None  the whole present state; going on from it, as often as wanted
+        expert() -> float32 [A]                  what a scripted expert does now
+        marked_image(camera) -> uint8 [H, W, 3]  nothing but a red mark above the middle of what the camera sees and a
+                                                 green one to its right, on the same way as every picture
+    """
 
     spec: EnvSpec
     success_at_reset: bool  # whether the present episode began in a state that counts as success

@@ -19,6 +19,9 @@ import numpy as np
 
 from vlarge.contracts import InputError
 
+LEVEL = 0.1  # below it a camera looks straight down, and its own top is the picture's
+NEAR_PLANES, MARK_OFFSET, MARK_RADIUS = 20.0, 0.15, 0.05  # how far marks are, and how large for it
+
 _open_renderers: weakref.WeakSet[MujocoRenderer] = weakref.WeakSet()
 
 
@@ -114,10 +117,39 @@ class MujocoRenderer:
 
     def render(self, model: Any, data: Any, view: View) -> np.ndarray:
         """uint8 [size, size, 3], upright."""
+        self._look(model, data, view)
+        return self._picture(view)
+
+    def render_marks(self, model: Any, data: Any, view: View) -> np.ndarray:
+        """Nothing but a red mark above the middle, as the world has its top, and a green one to the right of it."""
+        self._look(model, data, view)
+        eye, upside_down = self._scene.camera[0], isinstance(view, FixedView) and view.upside_down
+        forward, up = np.array(eye.forward), np.array(eye.up) * (-1 if upside_down else 1)
+        level = np.array([0.0, 0.0, 1.0]) - forward[2] * forward  # what is up in the world, across the line of sight
+        if np.linalg.norm(level) > LEVEL:
+            up = level / np.linalg.norm(level)
+        away_m = NEAR_PLANES * eye.frustum_near
+        middle, right = np.array(eye.pos) + away_m * forward, np.cross(forward, up)
+        self._scene.ngeom = 0
+        self._add_mark(middle + MARK_OFFSET * away_m * up, MARK_RADIUS * away_m, (1, 0, 0, 1))
+        self._add_mark(middle + MARK_OFFSET * away_m * right, MARK_RADIUS * away_m, (0, 1, 0, 1))
+        return self._picture(view)
+
+    def _look(self, model: Any, data: Any, view: View) -> None:
         mujoco = self._mujoco
         self._gl.make_current()
         everything = mujoco.mjtCatBit.mjCAT_ALL.value
         mujoco.mjv_updateScene(model, data, self._option, None, self._camera(model, view), everything, self._scene)
+
+    def _add_mark(self, position: np.ndarray, radius: float, colour: tuple[float, ...]) -> None:
+        geom = self._scene.geoms[self._scene.ngeom]
+        sphere, size, rgba = self._mujoco.mjtGeom.mjGEOM_SPHERE.value, np.full(3, radius), np.array(colour, np.float32)
+        self._mujoco.mjv_initGeom(geom, sphere, size, position, np.eye(3).ravel(), rgba)
+        geom.emission, geom.specular = 1.0, 0.0  # whatever light there is
+        self._scene.ngeom += 1
+
+    def _picture(self, view: View) -> np.ndarray:
+        mujoco = self._mujoco
         pixels = np.empty((self._size, self._size, 3), dtype=np.uint8)
         mujoco.mjr_render(self._rect, self._scene, self._context)
         mujoco.mjr_readPixels(pixels, None, self._rect, self._context)

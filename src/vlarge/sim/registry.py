@@ -1,7 +1,7 @@
 """Environments by name, "<simulator>/<task>".
 
-A simulator is a package of `vlarge.sim`, or a module that an installed distribution names in the entry point group
-"vlarge.sim" (entry name = simulator name). Either offers two functions:
+A simulator is a package of `vlarge.sim` with an env.py, or a module that an installed distribution names in the entry
+point group "vlarge.sim" (entry name = simulator name). Either offers two functions:
 
     tasks() -> tuple[str, ...]                  names of its tasks; imports nothing heavy
     make(task: str, config: SimConfig) -> Env   one environment
@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import pkgutil
 from collections.abc import Iterable
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -68,7 +68,7 @@ def _entry_points() -> tuple[EntryPoint, ...]:
 
 def _own_names() -> list[str]:
     package = importlib.import_module("vlarge.sim")
-    return [module.name for module in pkgutil.iter_modules(package.__path__) if module.ispkg]
+    return sorted(file.parent.name for folder in package.__path__ for file in Path(folder).glob("*/env.py"))
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

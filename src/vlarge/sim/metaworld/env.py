@@ -11,6 +11,7 @@ import functools
 import importlib.resources
 import tomllib
 import warnings
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
@@ -53,6 +54,17 @@ def instructions() -> dict[str, str]:
     return {task: str(sentence) for task, sentence in tomllib.loads(text).items()}
 
 
+@dataclass(frozen=True)
+class Snapshot:
+    """A simulation of its own, and what the environment knows beside it."""
+
+    simulation: Any
+    raw_observation: np.ndarray
+    num_steps: int
+    began_s: float
+    success_at_reset: bool
+
+
 class MetaworldEnv:
     """One Meta-World task behind `contracts.Env`.
 
@@ -70,11 +82,12 @@ class MetaworldEnv:
         self._task = task
         self._config = config
         self.spec = _spec(task, config)
-        self._renderer: MujocoRenderer | None = None
+        self._open_renderer: MujocoRenderer | None = None
         self._expert: Any = None
         self._simulation: Any = None
         self._raw_observation = np.zeros(0)
         self._num_steps = 0
+        self._began_s = 0.0
 
     def reset(self, key: EpisodeKey) -> None:
         """Start the episode that `key` decides, in a simulation of its own."""
@@ -83,15 +96,14 @@ class MetaworldEnv:
         self._simulation.max_path_length = self.spec.horizon
         self._raw_observation = _settle(self._simulation)
         self._num_steps = 0
+        self._began_s = float(self._simulation.data.time)
         self.success_at_reset = _is_success(self._simulation, self._raw_observation)
 
     def observe(self) -> Observation:
         """The configured cameras' pictures, and hand position and gripper opening, float32 [4]."""
         simulation = self._running_simulation()
-        if self._renderer is None:
-            self._renderer = MujocoRenderer(self._model, self._config.image_size, self._config.render_quality)
         images = {
-            IMAGE_PREFIX + name: self._renderer.render(simulation.model, simulation.data, VIEWS[name])
+            IMAGE_PREFIX + name: self._renderer().render(simulation.model, simulation.data, VIEWS[name])
             for name in self._config.cameras
         }
         state_A = self._raw_observation[: len(STATE_NAMES)].astype(np.float32)
@@ -122,12 +134,40 @@ class MetaworldEnv:
             action_A = self._expert.get_action(self._raw_observation)
         return checked_action(action_A, self.spec)
 
+    def marked_image(self, camera: str) -> np.ndarray:
+        """What proves a picture's orientation: see `contracts.Env`."""
+        simulation = self._running_simulation()
+        view = VIEWS[camera.removeprefix(IMAGE_PREFIX)]
+        return self._renderer().render_marks(simulation.model, simulation.data, view)
+
+    @property
+    def time_s(self) -> float:
+        """Simulated seconds since the reset."""
+        return float(self._running_simulation().data.time - self._began_s)
+
+    def snapshot(self) -> Snapshot:
+        """The present state, to go on from it later and as often as wanted."""
+        simulation = _copied(self._running_simulation())
+        return Snapshot(simulation, self._raw_observation.copy(), self._num_steps, self._began_s, self.success_at_reset)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go on from a snapshot of an environment of this task."""
+        self._simulation = _copied(snapshot.simulation)
+        self._raw_observation = snapshot.raw_observation.copy()
+        self._num_steps, self._began_s = snapshot.num_steps, snapshot.began_s
+        self.success_at_reset = snapshot.success_at_reset
+
     def close(self) -> None:
         """Free the renderer. May be called more than once."""
-        if self._renderer is not None:
-            self._renderer.close()
-            self._renderer = None
+        if self._open_renderer is not None:
+            self._open_renderer.close()
+            self._open_renderer = None
         self._simulation = None
+
+    def _renderer(self) -> MujocoRenderer:
+        if self._open_renderer is None:
+            self._open_renderer = MujocoRenderer(self._model, self._config.image_size, self._config.render_quality)
+        return self._open_renderer
 
     # Compiled at the first reset, not before: whoever only asks for the spec does not wait for it.
     @functools.cached_property
@@ -191,6 +231,14 @@ def _new_simulation(task_class: Any, model: Any, seed: int) -> Any:
     simulation.seed(seed)
     simulation.reset()
     return simulation
+
+
+def _copied(simulation: Any) -> Any:
+    """With model, data and all Python attributes: MuJoCo's state alone does not decide what comes next."""
+    copied = object.__new__(type(simulation))
+    # Not copy.deepcopy of the whole: EzPickle would make a new one from its arguments.
+    copied.__dict__.update(copy.deepcopy(simulation.__dict__, {id(simulation): copied}))
+    return copied
 
 
 def _settle(simulation: Any) -> np.ndarray:

@@ -1,0 +1,78 @@
+"""What a key decides: the start, and with the actions all that follows (law E1)."""
+
+from __future__ import annotations
+
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+
+from vlarge.contracts import EpisodeKey
+from vlarge.sim.conformance.playing import (
+    NUM_STEPS,
+    Broken,
+    Trial,
+    actions,
+    digest,
+    keys,
+    play,
+    require_equal,
+    started,
+)
+
+NUM_KEYS = 6
+PROCESS_S = 300.0
+
+
+def same_start(trial: Trial) -> None:
+    """A key shows the same first observation again, after other episodes and in a new environment."""
+    with trial.env() as env:
+        key, other = keys(env, 2)
+        first = started(env, key)
+        again = started(env, key)
+        play(env, other, NUM_STEPS)
+        after = started(env, key)
+    with trial.env() as env:
+        new = started(env, key)
+    for text, found in (("at once again", again), ("after another episode", after), ("in a new environment", new)):
+        require_equal(first, found, f"key {tuple(key)} {text}")
+
+
+def same_in_another_process(trial: Trial) -> None:
+    """A key and the same actions show the same in another process."""
+    with trial.env() as env:
+        own = [digest(seen) for seen in play(env, keys(env, 1)[0], NUM_STEPS)]
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        theirs = pool.submit(_digests, trial).result(timeout=PROCESS_S)
+    if own != theirs:
+        step = next(i for i, (a, b) in enumerate(zip(own, theirs, strict=True)) if a != b)
+        raise Broken(f"another process shows something else at step {step} of the same key and actions")
+
+
+def _digests(trial: Trial) -> list[str]:
+    with trial.env() as env:
+        return [digest(seen) for seen in play(env, keys(env, 1)[0], NUM_STEPS)]
+
+
+def same_actions_same_episode(trial: Trial) -> None:
+    """A key and the same actions show the same, whether or not the policy looks in between."""
+    with trial.env() as env:
+        key = keys(env, 1)[0]
+        seen = play(env, key, NUM_STEPS)
+        again = play(env, key, NUM_STEPS)
+        env.reset(key)
+        for action_A in actions(env, NUM_STEPS):
+            env.step(action_A)
+        blind = env.observe()
+    for step, (one, two) in enumerate(zip(seen, again, strict=True)):
+        require_equal(one, two, f"step {step} of the same key and actions")
+    require_equal(seen[-1], blind, f"step {NUM_STEPS} of an episode that was not looked at before:")
+
+
+def keys_differ(trial: Trial) -> None:
+    """Other init ids and other seeds begin otherwise."""
+    with trial.env() as env:
+        task = env.spec.task
+        several = [EpisodeKey(task, i, 0) for i in range(NUM_KEYS)] + [EpisodeKey(task, 0, s) for s in (1, 2)]
+        begun = {digest(started(env, key)): key for key in several}
+    if len(begun) < len(several):
+        raise Broken(f"{len(several)} keys show only {len(begun)} different starts")
