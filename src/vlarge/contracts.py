@@ -130,7 +130,8 @@ class EpisodeKey(NamedTuple):
 class EnvSpec:
     """What an environment promises. Compared at connection, hashed into every result.
 
-    task: "<simulator>/<task>"; cameras: feature key -> (height, width), upright RGB; state and action names in order.
+    task: "<simulator>/<task>"; cameras: feature key -> (height, width), upright RGB; state and action names in order;
+    action_low, action_high: of each action.
     horizon: control steps after which an episode is truncated. metric: "success_once" or "success_at_end".
     """
 
@@ -139,8 +140,8 @@ class EnvSpec:
     cameras: dict[str, tuple[int, int]]
     state_names: tuple[str, ...]
     action_names: tuple[str, ...]
-    action_low: float
-    action_high: float
+    action_low: tuple[float, ...]
+    action_high: tuple[float, ...]
     action_convention: str
     control_hz: float
     horizon: int

@@ -48,7 +48,7 @@ class ToyEnv:
         self._fault = fault
         self.spec = EnvSpec(
             task="toy/reach", instruction="go to the middle", cameras={CAMERA: (SIZE, SIZE)}, state_names=("x", "y"),
-            action_names=("dx", "dy"), action_low=-1.0, action_high=1.0, action_convention="a tenth of the field",
+            action_names=("dx", "dy"), action_low=(-1.0, -1.0), action_high=(1.0, 1.0), action_convention="a tenth",
             control_hz=HZ, horizon=HORIZON, metric="success_once", render_quality="full", reset_mode="new",
             simulator="toy",
         )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -16,7 +17,7 @@ MIN_HEIGHT = 256  # small camera pictures are enlarged by a whole factor to at l
 
 
 def film_name(key: EpisodeKey) -> str:
-    return f"{key.task.replace('/', '__')}-{key.init_id:04d}-{key.seed}.mp4"
+    return f"{re.sub('[/:]', '__', key.task)}-{key.init_id:04d}-{key.seed}.mp4"
 
 
 class Film:

@@ -112,7 +112,7 @@ def _parse(content: dict[str, Any]) -> EvaluationPlan:
 def _parse_spec(fields: dict[str, Any]) -> EnvSpec:
     fields = {name: value for name, value in fields.items() if name != "hash"}
     fields["cameras"] = {key: tuple(size) for key, size in fields["cameras"].items()}
-    for name in ("state_names", "action_names"):
+    for name in ("state_names", "action_names", "action_low", "action_high"):
         fields[name] = tuple(fields[name])
     return EnvSpec(**fields)
 

@@ -5,6 +5,8 @@ point group "vlarge.sim" (entry name = simulator name). Either offers two functi
 
     tasks() -> tuple[str, ...]                  names of its tasks; imports nothing heavy
     make(task: str, config: SimConfig) -> Env   one environment
+
+and may have `ANY_TASK = True`: `make` is asked for names that are not among `tasks()`, too.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ def make_env(name: str, config: SimConfig | None = None) -> Env:
         )
     module = _simulator(simulator)
     tasks = module.tasks()
-    if task not in tasks:
+    if task not in tasks and not getattr(module, "ANY_TASK", False):
         hint = _nearest(name, [f"{simulator}/{other}" for other in tasks])
         raise InputError(f"simulator {simulator!r} has no task {task!r}{hint}")
     env: Env = module.make(task, config or SimConfig())

@@ -32,7 +32,8 @@ def checked_action(action_A: np.ndarray, spec: EnvSpec) -> np.ndarray:
         raise InputError(f"action of shape {action_A.shape} given to {spec.task}, which takes ({spec.action_dim},)")
     if not np.isfinite(action_A).all():
         raise InputError(f"action given to {spec.task} is not finite: {action_A.tolist()}")
-    return np.clip(action_A, spec.action_low, spec.action_high)
+    low_A, high_A = (np.array(bounds, dtype=np.float32) for bounds in (spec.action_low, spec.action_high))
+    return np.clip(action_A, low_A, high_A)
 
 
 def check_config(config: SimConfig) -> None:

@@ -64,8 +64,9 @@ class Page(HTMLParser):
 def spec(task: str, instruction: str) -> EnvSpec:
     return EnvSpec(
         task=task, instruction=instruction, cameras={"observation.images.close": (16, 16)}, state_names=("x",),
-        action_names=("dx",), action_low=-1.0, action_high=1.0, action_convention="delta", control_hz=80.0, horizon=300,
-        metric="success_once", render_quality="fast", reset_mode="seeded", simulator="metaworld 3.1.1",
+        action_names=("dx",), action_low=(-1.0,), action_high=(1.0,), action_convention="delta", control_hz=80.0,
+        horizon=300, metric="success_once", render_quality="fast", reset_mode="seeded",
+        simulator="metaworld 3.1.1",
     )  # fmt: skip
 
 

@@ -93,9 +93,10 @@ def actions_are_checked(trial: Trial) -> None:
                 continue
             raise Broken(f"takes an action with {text}")
         ends: list[Observation] = []
-        for value in (env.spec.action_high, env.spec.action_high + 10 * (env.spec.action_high - env.spec.action_low)):
+        low_A, high_A = np.array(env.spec.action_low), np.array(env.spec.action_high)
+        for given_A in (high_A, high_A + 10 * (high_A - low_A)):
             env.reset(key)
-            env.step(np.full(dim, value, np.float32))
+            env.step(given_A.astype(np.float32))
             ends.append(env.observe())
     at_the_end, beyond = ends
     require_equal(at_the_end, beyond, "an action beyond the range, which should be clipped,")

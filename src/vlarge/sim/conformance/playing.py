@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -11,6 +13,7 @@ import numpy as np
 
 from vlarge.contracts import Env, EpisodeKey, Observation
 
+PROCESS_S = 1800.0  # for hundreds of resets of a slow simulator
 NUM_STEPS = 12  # played where a few say as much as many
 
 Make = Callable[[], Env]
@@ -41,6 +44,13 @@ class Trial:
             env.close()
 
 
+def elsewhere[T](work: Callable[[Trial], T], trial: Trial) -> T:
+    """What it returns in a new process."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        return pool.submit(work, trial).result(timeout=PROCESS_S)
+
+
 def keys(env: Env, num: int) -> list[EpisodeKey]:
     return [EpisodeKey(env.spec.task, number, 0) for number in range(num)]
 
@@ -49,7 +59,7 @@ def actions(env: Env, num: int) -> list[np.ndarray]:
     """Random ones over the whole range, always the same."""
     rng = np.random.default_rng(0)
     spec = env.spec
-    return [rng.uniform(spec.action_low, spec.action_high, spec.action_dim).astype(np.float32) for _ in range(num)]
+    return [rng.uniform(spec.action_low, spec.action_high).astype(np.float32) for _ in range(num)]
 
 
 def started(env: Env, key: EpisodeKey) -> Observation:
