@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from statistics import NormalDist
 
 import numpy as np
@@ -41,12 +42,39 @@ def mcnemar(num_first_only: int, num_second_only: int, *, one_sided: bool) -> fl
 
     one_sided: the p-value of "the first is better"; else that of "they differ".
     """
-    if num_first_only < 0 or num_second_only < 0:
-        raise InputError(f"counts of discordant pairs must not be negative: {num_first_only}, {num_second_only}")
+    _check_pairs(num_first_only, num_second_only)
     num_pairs = num_first_only + num_second_only
     if one_sided:
         return _half_binomial_tail(num_first_only, num_pairs)
     return min(1.0, 2 * _half_binomial_tail(max(num_first_only, num_second_only), num_pairs))
+
+
+def evidence(num_first_only: int, num_second_only: int) -> float:
+    """How far discordant pairs speak for "the first is better", as an e-value: a bet on it that began with 1 has this
+    much now. Whenever one looks, and however often, it exceeds 1/alpha with probability at most alpha if there is no
+    difference (Ville), so that one may stop as soon as it does.
+
+    The bet spreads evenly over all rates above 1/2 at which a discordant pair might fall to the first: with b and c
+    pairs, 2 * 2^(b+c) * the integral over them of rate^b * (1 - rate)^c; a sum of whole numbers.
+    """
+    _check_pairs(num_first_only, num_second_only)
+    num_pairs = num_first_only + num_second_only
+    ways = sum(math.comb(num_pairs + 1, count) for count in range(num_first_only + 1))
+    try:
+        return ways / ((num_pairs + 1) * math.comb(num_pairs, num_first_only))
+    except OverflowError:
+        return math.inf
+
+
+def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+    """Adjusted p-values (S. Holm, 1979): those at most alpha are all right with probability 1 - alpha, whatever the
+    tests have to do with each other.
+    """
+    adjusted, largest = {}, 0.0
+    for rank, name in enumerate(sorted(p_values, key=lambda each: p_values[each])):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[name]))
+        adjusted[name] = largest
+    return {name: adjusted[name] for name in p_values}
 
 
 def _half_binomial_tail(at_least: int, num_trials: int) -> float:
@@ -72,6 +100,11 @@ def _rate_with_tail(at_least: int, num_trials: int, probability: float) -> float
 
 def _log_choose(num_trials: int, count: int) -> float:
     return math.lgamma(num_trials + 1) - math.lgamma(count + 1) - math.lgamma(num_trials - count + 1)
+
+
+def _check_pairs(num_first_only: int, num_second_only: int) -> None:
+    if num_first_only < 0 or num_second_only < 0:
+        raise InputError(f"counts of discordant pairs must not be negative: {num_first_only}, {num_second_only}")
 
 
 def _check_counts(num_success: int, num_episodes: int, alpha: float) -> None:

@@ -1,10 +1,14 @@
 """Statistics against scipy's."""
 
+import math
+
+import numpy as np
 import pytest
-from scipy.stats import binomtest
+from scipy.special import betaln
+from scipy.stats import beta, binomtest
 
 from vlarge.contracts import InputError
-from vlarge.evaluate.stats import clopper_pearson, mcnemar, wilson
+from vlarge.evaluate.stats import clopper_pearson, evidence, holm, mcnemar, wilson
 
 COUNTS = [(0, 1), (1, 1), (0, 10), (9, 10), (10, 10), (45, 50), (97, 150), (450, 500), (1, 5000), (4321, 5000)]
 
@@ -24,6 +28,43 @@ def test_mcnemar(first, second):
     expected = [binomtest(first, total, 0.5, side).pvalue if total else 1.0 for side in ("greater", "two-sided")]
     assert mcnemar(first, second, one_sided=True) == pytest.approx(expected[0], abs=1e-9)
     assert mcnemar(first, second, one_sided=False) == pytest.approx(expected[1], abs=1e-9)
+
+
+@pytest.mark.parametrize(("first", "second"), [(0, 0), (1, 0), (0, 1), (5, 0), (10, 4), (2, 9), (60, 30), (200, 260)])
+def test_evidence_is_the_integral_over_all_better_rates(first, second):
+    mass = 2 ** (first + second + 1) * np.exp(betaln(first + 1, second + 1))
+    assert evidence(first, second) == pytest.approx(mass * beta.sf(0.5, first + 1, second + 1), rel=1e-9)
+
+
+def test_evidence_is_a_fair_bet_without_a_difference():
+    for first in range(12):
+        for second in range(12):
+            later = (evidence(first + 1, second) + evidence(first, second + 1)) / 2
+            assert later == pytest.approx(evidence(first, second), rel=1e-12)
+    assert evidence(5000, 0) == math.inf
+
+
+def test_evidence_seldom_misleads_however_often_one_looks():
+    enough = np.array([crossing(num_pairs) for num_pairs in range(1, 201)])
+    rng = np.random.default_rng(0)
+    stops = (rng.random((20_000, 200)) < 0.5).cumsum(1) >= enough
+    assert 0.02 < stops.any(1).mean() <= 0.05
+    better = (rng.random((4_000, 200)) < 0.75).cumsum(1) >= enough
+    assert better.any(1).mean() > 0.99
+    assert 20 <= np.median(better.argmax(1) + 1) <= 40
+
+
+def crossing(num_pairs: int) -> int:
+    """Of so many discordant pairs, how many the first must win for evidence of 20."""
+    return next((b for b in range(num_pairs + 1) if evidence(b, num_pairs - b) >= 20), num_pairs + 1)
+
+
+def test_holm():
+    p_values = {"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.005}
+    assert holm(p_values) == pytest.approx({"a": 0.03, "b": 0.06, "c": 0.06, "d": 0.02})
+    assert holm({"one": 0.4}) == {"one": 0.4}
+    assert holm({"a": 0.9, "b": 0.8}) == {"a": 1.0, "b": 1.0}
+    assert holm({}) == {}
 
 
 def test_no_episode_tells_nothing():
