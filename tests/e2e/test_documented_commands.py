@@ -27,6 +27,7 @@ ELSEWHERE = ("git clone", "make demo")  # .ci/run starts from a clone; test_demo
 SMALLER = {
     "train": "--train.steps 2 --train.batch_size 3 --train.num_threads 1 --model.image_size 32"
     " --track.tensorboard=false",
+    "sim": "--cycles 2 --resets 8 --sim.image_size 32",
     "eval": "--sim.horizon 6 --sim.image_size 32 --videos 0",
 }
 REPLACED = {"--episodes 20": "--episodes 1", "vlarge eval runs/other --plan": "vlarge eval runs/mine --plan"}

@@ -1,7 +1,8 @@
 """A simulator of a few lines, for tests that start processes: a point on a line that must reach 1.
 
-Task "line": the key decides the start. Tasks "crash", "hang" and "raise" do so in the episode with init_id 1, as often
-as the file named by FAULTS says (one byte each time); the experts of "moody" and "hopeless" do not always succeed.
+Task "line": the key decides the start. Tasks "crash" (as by the kernel when memory is short), "hang", "raise", "reset"
+(an exception there) and "nan" (in the state) do so in the episode with init_id 1, as often as the file named by FAULTS
+says (one byte each time); the experts of "moody" and "hopeless" do not always succeed.
 """
 
 import os
@@ -15,7 +16,7 @@ from vlarge.contracts import EnvSpec, EpisodeKey, Observation, Step
 from vlarge.sim.config import SimConfig
 from vlarge.sim.spec import checked_action, episode_seed
 
-TASKS = ("line", "crash", "hang", "raise", "done", "endless", "moody", "hopeless")
+TASKS = ("line", "crash", "hang", "raise", "done", "endless", "moody", "hopeless", "reset", "nan")
 FAULTS = "fake_sim_faults"  # file in the working directory: faults still to come
 
 
@@ -51,13 +52,17 @@ class LineEnv:
     def reset(self, key: EpisodeKey) -> None:
         self._key = key
         self._num_steps = 0
+        if key.init_id == 1 and self._task == "reset" and fault_due():
+            raise ArithmeticError("no start was found")
         self.x = (episode_seed(key) % 1000) / 2000
         self.success_at_reset = self._task == "done"
 
     def observe(self) -> Observation:
         self.num_rendered += 1
         image = np.full((*next(iter(self.spec.cameras.values())), 3), int(np.clip(self.x * 200, 0, 255)), np.uint8)
-        return Observation(dict.fromkeys(self.spec.cameras, image), np.array([self.x], np.float32), "go to one")
+        sick = self._task == "nan" and self._key.init_id == 1 and self._num_steps == 4 and fault_due()
+        state = np.array([np.nan if sick else self.x], np.float32)
+        return Observation(dict.fromkeys(self.spec.cameras, image), state, "go to one")
 
     def step(self, action_A: np.ndarray) -> Step:
         self._num_steps += 1

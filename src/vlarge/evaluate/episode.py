@@ -79,6 +79,8 @@ class _View:
     def observe(self) -> Observation:
         if self._observation is None:
             self._observation = self._env.observe()
+            if not np.isfinite(self._observation.state).all():
+                raise RuntimeError(f"{self._env.spec.task} shows NaN or infinity in its state")
         return self._observation
 
     def forget(self) -> None:

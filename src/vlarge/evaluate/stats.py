@@ -59,7 +59,10 @@ def evidence(num_first_only: int, num_second_only: int) -> float:
     """
     _check_pairs(num_first_only, num_second_only)
     num_pairs = num_first_only + num_second_only
-    ways = sum(math.comb(num_pairs + 1, count) for count in range(num_first_only + 1))
+    ways, term = 0, 1  # of a binomial tail, and of one more in it
+    for count in range(num_first_only + 1):
+        ways += term
+        term = term * (num_pairs + 1 - count) // (count + 1)
     try:
         return ways / ((num_pairs + 1) * math.comb(num_pairs, num_first_only))
     except OverflowError:

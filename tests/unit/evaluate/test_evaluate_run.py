@@ -74,6 +74,29 @@ def test_hanging_worker_is_killed_and_errors_end_as_infra_error(fake_sim):
     assert "ArithmeticError: the simulation blew up" in errors[2]
 
 
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        ("crash", "the worker process ended (exit code -9)"),
+        ("reset", "ArithmeticError: no start was found"),
+        ("nan", "fake/nan shows NaN or infinity in its state"),
+    ],
+)
+@pytest.mark.parametrize(("num_faults", "outcome"), [(1, "as without"), (2, "infra_error")])
+def test_a_fault_of_the_environment_is_recovered_or_counted_apart(fake_sim, task, said, num_faults, outcome):
+    plan = plan_of(f"fake/{task}", episodes=3)
+    run(plan, NOISY, Path("whole"), limits())
+    Path("fake_sim_faults").write_bytes(b"x" * num_faults)
+    summary = run(plan, NOISY, Path("out"), limits())
+    whole, found = lines(Path("whole")), lines(Path("out"))
+    assert (found[0], found[2]) == (whole[0], whole[2])
+    assert found[1] == whole[1] if outcome == "as without" else found[1]["outcome"] == "infra_error"
+    assert summary["num_infra_error"] == num_faults - 1
+    errors = [attempt["error"] for attempt in lines(Path("out"), "attempts.jsonl") if attempt["error"]]
+    assert len(errors) == num_faults
+    assert all(said in error for error in errors)
+
+
 def test_nan_actions_are_an_infra_error_with_a_clear_text(fake_sim):
     summary = run(plan_of("fake/line", episodes=1), "fake_sim:sick", Path("out"), limits(max_attempts=1))
     assert summary["num_infra_error"] == 1

@@ -51,7 +51,7 @@ def test_evidence_seldom_misleads_however_often_one_looks():
     assert 0.02 < stops.any(1).mean() <= 0.05
     better = (rng.random((4_000, 200)) < 0.75).cumsum(1) >= enough
     assert better.any(1).mean() > 0.99
-    assert 20 <= np.median(better.argmax(1) + 1) <= 40
+    assert np.median(better.argmax(1) + 1) == pytest.approx(23, abs=2)  # as docs/evaluation.md says
 
 
 def crossing(num_pairs: int) -> int:

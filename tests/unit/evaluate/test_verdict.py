@@ -48,7 +48,7 @@ def result(folder: str, outcomes: str, horizon: int = 40, first_init_id: int = 0
     ],
 )
 def test_verdicts(fake_sim, baseline, candidate, verdict, discordant):
-    decision = gate(result("baseline", baseline), result("candidate", candidate))
+    decision = gate(result("baseline", baseline), result("candidate", candidate), max_infra=1.0)
     assert decision["verdict"] == verdict
     assert decision["discordant"] == discordant
     side = discordant[0] if verdict != "reject" else discordant[1]
@@ -59,6 +59,34 @@ def test_verdicts(fake_sim, baseline, candidate, verdict, discordant):
     assert decision["candidate"]["num_success"] == candidate.count("1")
     assert decision["baseline"]["policy"] == "baseline"
     assert decision["candidate"]["num_infra_error"] == candidate.count("x")
+
+
+def test_too_many_infra_errors_are_not_judged(fake_sim):
+    baseline = result("baseline", "0000000000")
+    assert gate(baseline, result("one", "x111111111"))["verdict"] == "promote"
+    with pytest.raises(InputError, match="two: 2 of 10 episodes are infra errors, more than 10%: mend what broke"):
+        gate(baseline, result("two", "xx11111111"))
+
+
+def test_the_sequential_test_stops_as_soon_as_one_side_has_enough(fake_sim):
+    baseline = result("baseline", "0" * 12)
+    decision = gate(baseline, result("better", "1" * 12), test="sequential")
+    assert (decision["verdict"], decision["num_pairs_needed"], decision["discordant"]) == ("promote", 7, [7, 0])
+    assert decision["e_value"] == pytest.approx((2**8 - 1) / 8)
+    worse = gate(result("better_before", "1" * 12), result("worse", "0" * 12), test="sequential")
+    assert (worse["verdict"], worse["num_pairs_needed"]) == ("reject", 7)
+    open_still = gate(baseline, result("alike", "0" * 6 + "1" * 6), test="sequential")
+    assert (open_still["verdict"], open_still["num_pairs_needed"]) == ("undecided", 12)
+    assert "p_value" not in decision
+    with pytest.raises(InputError, match="the test is 'wald'; use 'mcnemar' or 'sequential'"):
+        gate(baseline, result("any", "0" * 12), test="wald")
+
+
+def test_tasks_are_told_apart_with_p_values_for_as_many_tests(fake_sim):
+    decision = gate(result("baseline", "00000"), result("candidate", "11111"))
+    assert decision["tasks"] == {
+        "fake/line": {"discordant": [5, 0], "p_candidate_better": 1 / 32, "p_baseline_better": 1.0}
+    }
 
 
 def test_alpha_decides(fake_sim):
