@@ -174,11 +174,19 @@ class Observation:
 
 @dataclass(frozen=True)
 class Step:
-    """What one control step tells the evaluator. Rendering is not part of a step: ask `Env.observe`."""
+    """What one control step tells the evaluator. Rendering is not part of a step: ask `Env.observe`.
+
+    truncated: the horizon is reached. terminal: the simulator does not go on from this state, a success or not.
+    """
 
     reward: float
     success: bool
     truncated: bool
+    terminal: bool = False
+
+    @property
+    def is_last(self) -> bool:
+        return self.truncated or self.terminal
 
 
 class Env(Protocol):

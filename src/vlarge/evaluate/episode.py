@@ -57,7 +57,7 @@ def run_episode(env: Env, policy: Policy, key: EpisodeKey, *, replan: int, watch
         if result.success and env.spec.metric == "success_once":
             break
         # Not every simulator truncates by itself.
-        if result.truncated or step >= env.spec.horizon:
+        if result.is_last or step >= env.spec.horizon:
             break
     for watcher in watchers:
         watcher.watch(step, view.observe)

@@ -188,7 +188,7 @@ def play_expert(env: _ExpertEnv, key: EpisodeKey, settings: RecordSettings, beat
             steps_left -= 1
         elif step.success:
             steps_left = settings.tail_steps
-        if step.truncated:
+        if step.is_last:
             break
     if steps_left is None:
         return None

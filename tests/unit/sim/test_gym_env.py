@@ -96,7 +96,8 @@ def test_an_unknown_id_is_taken_as_it_describes_itself() -> None:
     Counter.num_resets = 0
     env.reset(EpisodeKey(spec.task, 0, 0))
     steps = [env.step(np.array([5.0, 9.0], np.float32)) for _ in range(3)]
-    assert [(step.success, step.truncated) for step in steps] == [(False, False), (False, False), (True, True)]
+    ended = [(step.success, step.truncated, step.terminal) for step in steps]
+    assert ended == [(False, False, False), (False, False, False), (True, False, True)]
     assert env.observe().state[1] == pytest.approx(env.observe().state[1])
     assert env.observe().state[1] > 12  # clipped to 4 a step
     with pytest.raises(RuntimeError, match="reset it"):
@@ -104,6 +105,18 @@ def test_an_unknown_id_is_taken_as_it_describes_itself() -> None:
     assert Counter.num_resets == 1
     env.close()
     env.close()
+
+
+def test_one_that_ends_by_itself_is_checked_as_far_as_it_goes() -> None:
+    found = {finding.check: finding for finding in check_env(Trial(Maker("gym/Counter-v3"), 3, 20), only=HERE)}
+    assert found.pop("ends at the horizon").detail == "it ended by itself after 3 steps of doing nothing"
+    assert {finding.verdict for finding in found.values()} == {"ok"}
+
+
+HERE = (  # the others start processes, which do not know of Counter, or want what it does not offer
+    "same start", "same actions, same episode", "keys differ", "as declared", "looking changes nothing",
+    "ends at the horizon", "actions are checked", "success at reset is told", "opens and closes",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,12 @@ def ends_at_the_horizon(trial: Trial) -> None:
     with trial.env() as env:
         key, horizon = keys(env, 1)[0], env.spec.horizon
         env.reset(key)
-        ends = [env.step(np.zeros(env.spec.action_dim, np.float32)).truncated for _ in range(horizon)]
+        ends: list[bool] = []
+        for _ in range(horizon):
+            step = env.step(np.zeros(env.spec.action_dim, np.float32))
+            ends.append(step.truncated)
+            if step.terminal:
+                raise Skipped(f"it ended by itself after {len(ends)} steps of doing nothing")
         if True not in ends:
             raise Broken(f"is not truncated after {horizon} steps, which the spec says is the horizon")
         if ends.index(True) != horizon - 1:
@@ -50,9 +55,11 @@ def one_reset_an_episode(trial: Trial) -> None:
             raise Skipped("the environment has no expert() that would reach success")
         seen = [started(env, keys(env, 1)[0])]
         for _ in range(env.spec.horizon - 1):
-            is_success = env.step(expert()).success
+            step = env.step(expert())
             seen.append(env.observe())
-            if is_success:
+            if step.terminal:
+                raise Skipped("an episode of it ends by itself with a success or before")
+            if step.success:
                 break
         else:
             raise Skipped("its expert did not reach success")
@@ -74,9 +81,12 @@ def keeps_its_rate(trial: Trial) -> None:
             raise Skipped("the environment has no time_s, simulated seconds since the reset")
         for _ in range(2):
             env.reset(key)
+            is_last = False
             for step, action_A in enumerate([None, *actions(env, NUM_STEPS)]):
+                if is_last:
+                    break
                 if action_A is not None:
-                    env.step(action_A)
+                    is_last = env.step(action_A).is_last
                 if abs(timed.time_s - step * step_s) > TIME_TOLERANCE * step_s * max(step, 1):
                     raise Broken(f"{timed.time_s:g} s have passed after {step} steps of 1/{env.spec.control_hz:g} s")
 

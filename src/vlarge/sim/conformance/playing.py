@@ -68,15 +68,18 @@ def started(env: Env, key: EpisodeKey) -> Observation:
 
 
 def play(env: Env, key: EpisodeKey, num_steps: int) -> list[Observation]:
-    """What is seen before each of so many steps, and after the last."""
+    """What is seen at the start and after each of so many steps, or fewer where the episode ends before."""
     return [started(env, key), *gone_on(env, num_steps)]
 
 
 def gone_on(env: Env, num_steps: int) -> list[Observation]:
-    seen = []
+    """What is seen after each of so many steps, or fewer where the episode ends before."""
+    seen: list[Observation] = []
     for action_A in actions(env, num_steps):
-        env.step(action_A)
+        is_last = env.step(action_A).is_last
         seen.append(env.observe())
+        if is_last:
+            break
     return seen
 
 

@@ -25,7 +25,7 @@ class GymEnv:
     """One Gymnasium id behind `contracts.Env`. The seed of an episode decides its start as far as the environment's own
     `reset(seed=…)` does: `vlarge sim check` tries it.
 
-    A state that Gymnasium calls terminal ends the episode, a success or not. Raises InputError for an id that is not
+    Raises InputError for an id that is not
     known, for actions that are not a vector of bounded numbers, and for an environment that draws no picture.
     """
 
@@ -64,8 +64,14 @@ class GymEnv:
         action_A = checked_action(action_A, self.spec)
         self._raw, reward, terminated, truncated, info = self._env.step(action_A)
         self._num_steps += 1
-        self._is_over = bool(terminated or truncated or self._num_steps >= self.spec.horizon)
-        return Step(reward=float(reward), success=self._succeeds(info), truncated=self._is_over)
+        step = Step(
+            reward=float(reward),
+            success=self._succeeds(info),
+            truncated=bool(truncated or self._num_steps >= self.spec.horizon),
+            terminal=bool(terminated),
+        )
+        self._is_over = step.is_last
+        return step
 
     def close(self) -> None:
         """May be called more than once."""
