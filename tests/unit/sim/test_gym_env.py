@@ -54,7 +54,7 @@ def counter() -> Any:
     del gymnasium.registry["Counter-v3"]
 
 
-@pytest.mark.parametrize("name", [PUSHT, REACH])
+@pytest.mark.parametrize("name", [PUSHT, pytest.param(REACH, marks=pytest.mark.long)])
 def test_known_ones_keep_their_promises(name: str) -> None:
     trial = Trial(Maker(name), num_cycles=5, num_resets=60)
     assert [finding for finding in check_env(trial) if finding.verdict == "fault"] == []
@@ -130,6 +130,14 @@ HERE = (  # the others start processes, which do not know of Counter, or want wh
 def test_what_cannot_be_used_is_refused_with_the_reason(task: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         make_env(f"gym/{task}")
+
+
+def test_one_that_knows_no_success_is_refused_instead_of_never_succeeding() -> None:
+    env = make_env("gym/Pendulum-v1")
+    env.reset(EpisodeKey(env.spec.task, 0, 0))
+    with pytest.raises(InputError, match="does not say whether a step is a success"):
+        env.step(np.zeros(1, np.float32))
+    env.close()
 
 
 def test_one_without_an_end_needs_a_horizon() -> None:

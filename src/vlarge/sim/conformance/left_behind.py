@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from vlarge.contracts import EpisodeKey
-from vlarge.sim.conformance.playing import Broken, Trial, elsewhere, keys, started
+from vlarge.sim.conformance.playing import Broken, Skipped, Trial, elsewhere, keys, started
 
+LEAST_RESETS = 40
 WARM_UP = 0.25  # of the resets: allocators and caches fill
 LEAK_BYTES = 64 * 1024  # a reset; the noise of an allocator stays below
 
@@ -36,6 +37,8 @@ def opens_and_closes(trial: Trial) -> None:
 
 def memory_stays(trial: Trial) -> None:
     """Its memory does not grow with every reset."""
+    if trial.num_resets < LEAST_RESETS:
+        raise Skipped(f"{trial.num_resets} resets are too few to tell; it takes {LEAST_RESETS}")
     sizes = elsewhere(_sizes, trial)  # memory that this process has free would hide it
     settled = sizes[int(WARM_UP * len(sizes)) :]
     slope = float(np.polyfit(np.arange(len(settled)), settled, 1)[0]) if len(settled) > 1 else 0.0

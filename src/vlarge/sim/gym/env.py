@@ -25,8 +25,8 @@ class GymEnv:
     """One Gymnasium id behind `contracts.Env`. The seed of an episode decides its start as far as the environment's own
     `reset(seed=…)` does: `vlarge sim check` tries it.
 
-    Raises InputError for an id that is not
-    known, for actions that are not a vector of bounded numbers, and for an environment that draws no picture.
+    Raises InputError for an id that is not known, for actions that are not a vector of bounded numbers, for an
+    environment that draws no picture, and with the first step of one that does not say whether it is a success.
     """
 
     success_at_reset: bool
@@ -50,7 +50,7 @@ class GymEnv:
         self._raw, info = self._env.reset(seed=episode_seed(key))
         self._num_steps, self._is_over = 0, False
         self._began_s = float(self._env.data.time) if self._is_mujoco else 0.0
-        self.success_at_reset = self._succeeds(info)
+        self.success_at_reset = bool(self._success(info))
 
     def observe(self) -> Observation:
         """The picture, and the state's vectors one after the other, float32."""
@@ -64,9 +64,14 @@ class GymEnv:
         action_A = checked_action(action_A, self.spec)
         self._raw, reward, terminated, truncated, info = self._env.step(action_A)
         self._num_steps += 1
+        success = self._success(info)
+        if success is None:
+            raise InputError(
+                f"{self.spec.task} does not say whether a step is a success: its info has none of {', '.join(SUCCESS)}"
+            )
         step = Step(
             reward=float(reward),
-            success=self._succeeds(info),
+            success=success,
             truncated=bool(truncated or self._num_steps >= self.spec.horizon),
             terminal=bool(terminated),
         )
@@ -84,11 +89,12 @@ class GymEnv:
         """Simulated seconds since the reset, of an environment of MuJoCo's; AttributeError for others."""
         return float(self._env.data.time - self._began_s)
 
-    def _succeeds(self, info: dict[str, Any]) -> bool:
+    def _success(self, info: dict[str, Any]) -> bool | None:
+        """None where the environment does not say."""
         told = next((info[name] for name in SUCCESS if name in info), None)
         if told is None and hasattr(self._env, "_is_success"):  # robotics environments tell with steps only
             told = self._env._is_success(self._raw["achieved_goal"], self._env.goal)
-        return bool(told)
+        return None if told is None else bool(told)
 
     def _promised(self, task: str, config: SimConfig, registered: Any) -> EnvSpec:
         env, profile = self._env, self._profile
