@@ -65,7 +65,8 @@ def _settings() -> str:
     """Every table of a recipe with what its settings mean."""
     from vlarge.recipe import Recipe, dump
 
-    text, defaults = dump(Recipe()), Recipe()
+    defaults = Recipe()
+    text = dump(defaults)
     for table in fields(defaults):
         lines = (getdoc(getattr(defaults, table.name)) or "").splitlines()
         meaning = "".join(f"# {line}".rstrip() + "\n" for line in lines)

@@ -65,9 +65,8 @@ def gate(
 
 
 def _by_mcnemar(pairs: Sequence[Pair], alpha: float) -> dict[str, Any]:
-    discordant = candidate_only, baseline_only = _discordant(pairs)
-    p_better = mcnemar(candidate_only, baseline_only, one_sided=True)
-    p_worse = mcnemar(baseline_only, candidate_only, one_sided=True)
+    discordant = _discordant(pairs)
+    p_better, p_worse = _p_values(discordant)
     verdict = PROMOTE if p_better <= alpha else REJECT if p_worse <= alpha else UNDECIDED
     return {
         "verdict": verdict,
@@ -110,12 +109,19 @@ TESTS: dict[str, Callable[[Sequence[Pair], float], dict[str, Any]]] = {MCNEMAR: 
 def _by_task(pairs: Sequence[Pair]) -> dict[str, Any]:
     """Of each task, all pairs: p-values adjusted for as many tests as there are tasks."""
     counts = {task: _discordant([pair for pair in pairs if pair[0] == task]) for task in sorted({p[0] for p in pairs})}
-    better = holm({task: mcnemar(first, second, one_sided=True) for task, (first, second) in counts.items()})
-    worse = holm({task: mcnemar(second, first, one_sided=True) for task, (first, second) in counts.items()})
+    better, worse = (holm({task: _p_values(found)[side] for task, found in counts.items()}) for side in (0, 1))
     return {
         task: {"discordant": list(found), "p_candidate_better": better[task], "p_baseline_better": worse[task]}
         for task, found in counts.items()
     }
+
+
+def _p_values(discordant: tuple[int, int]) -> tuple[float, float]:
+    """Of "the candidate is better", and of "the baseline is"."""
+    candidate_only, baseline_only = discordant
+    return mcnemar(candidate_only, baseline_only, one_sided=True), mcnemar(
+        baseline_only, candidate_only, one_sided=True
+    )
 
 
 def _discordant(pairs: Sequence[Pair]) -> tuple[int, int]:

@@ -74,21 +74,23 @@ def one_reset_an_episode(trial: Trial) -> None:
 def keeps_its_rate(trial: Trial) -> None:
     """Simulated time goes on by one over control_hz with every step, from zero at the reset."""
     with trial.env() as env:
-        timed: Any = env
-        key, step_s = keys(env, 1)[0], 1 / env.spec.control_hz
-        env.reset(key)
-        if not hasattr(env, "time_s"):
-            raise Skipped("the environment has no time_s, simulated seconds since the reset")
+        key = keys(env, 1)[0]
         for _ in range(2):
             env.reset(key)
-            is_last = False
-            for step, action_A in enumerate([None, *actions(env, NUM_STEPS)]):
+            if not hasattr(env, "time_s"):
+                raise Skipped("the environment has no time_s, simulated seconds since the reset")
+            _require_time(env, 0)
+            for step, action_A in enumerate(actions(env, NUM_STEPS), 1):
+                is_last = env.step(action_A).is_last
+                _require_time(env, step)
                 if is_last:
                     break
-                if action_A is not None:
-                    is_last = env.step(action_A).is_last
-                if abs(timed.time_s - step * step_s) > TIME_TOLERANCE * step_s * max(step, 1):
-                    raise Broken(f"{timed.time_s:g} s have passed after {step} steps of 1/{env.spec.control_hz:g} s")
+
+
+def _require_time(env: Any, num_steps: int) -> None:
+    steps = env.time_s * env.spec.control_hz
+    if abs(steps - num_steps) > TIME_TOLERANCE * max(num_steps, 1):
+        raise Broken(f"{env.time_s:g} s have passed after {num_steps} steps of 1/{env.spec.control_hz:g} s")
 
 
 def actions_are_checked(trial: Trial) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
 
 from safetensors import SafetensorError
 
 from vlarge.contracts import InputError
+from vlarge.train.health.lost import causes
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -21,7 +21,7 @@ def reason_of(error: BaseException) -> str | None:
     if isinstance(error, InputError):
         return str(error)
     if isinstance(error, OSError | RuntimeError):
-        return next((_of_system(each) for each in _chain(error) if isinstance(each, OSError)), None)
+        return next((_of_system(each) for each in causes(error) if isinstance(each, OSError)), None)
     if isinstance(error, SafetensorError):
         return _line("the disk is full" if os.strerror(errno.ENOSPC) in str(error) else str(error))
     return None
@@ -31,12 +31,6 @@ def _of_system(error: OSError) -> str:
     if error.errno in FULL:
         return "the disk is full"
     return _line(f"{error.filename}: {error.strerror}" if error.filename else str(error))
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def _line(text: str) -> str:

@@ -44,11 +44,17 @@ def told_how_to_go_on(last: Callable[[], Path | None]) -> Iterator[None]:
         ) from error
 
 
-def _loss(error: BaseException | None) -> str | None:
-    """What a collective says of a process that left; None for any other error."""
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, what it was raised from, and so on."""
     while error is not None:
-        for line in str(error).splitlines():
-            if isinstance(error, dist.DistError) or PLACE.match(line):
-                return PLACE.sub("", line)
+        yield error
         error = error.__cause__ or error.__context__
+
+
+def _loss(error: BaseException) -> str | None:
+    """What a collective says of a process that left; None for any other error."""
+    for each in causes(error):
+        for line in str(each).splitlines():
+            if isinstance(each, dist.DistError) or PLACE.match(line):
+                return PLACE.sub("", line)
     return None
